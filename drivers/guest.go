@@ -45,10 +45,12 @@ func (p *plan) installerFromURL() bool {
 	return p.spec.Source == SourceRunfile && p.spec.Runfile.URL != ""
 }
 
-// whyGuest says whether the machine's GPUs need a guest driver, and why.
+// whyGuest says whether the machine's GPUs need a guest driver, and why. What the host's driver says
+// comes before the catalog's exceptions, and these before a virtual GPU whose host says nothing.
 func (p *plan) whyGuest() (why string, isGuest bool) {
+	const isCut = "its hypervisor cut it out of a whole one"
 	if p.machine.VGPU != nil && p.machine.VGPU.Version != "" {
-		why := "its hypervisor cut it out of a whole one"
+		why := isCut
 		if release := p.hostRelease(); release > 0 {
 			why += fmt.Sprintf(" with driver %s, of vGPU %d", p.machine.VGPU.Version, release)
 		}
@@ -61,7 +63,7 @@ func (p *plan) whyGuest() (why string, isGuest bool) {
 		}
 	}
 
-	return "its hypervisor cut it out of a whole one", p.machine.VGPU != nil
+	return isCut, p.machine.VGPU != nil
 }
 
 // hostRelease returns the release of NVIDIA vGPU that the host's driver belongs to, 0 if unknown.

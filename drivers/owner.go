@@ -3,6 +3,7 @@
 package drivers
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
@@ -56,12 +57,8 @@ func (c Catalog) owner(m hardware.Machine, d spec.Driver) string {
 
 // owns says whether the row is for a machine's operating system.
 func (r ownerRow) owns(m hardware.Machine) bool {
-	for _, id := range r.IDs {
-		if m.ID == id {
-			return true
-		}
-	}
-	return r.Name != "" && strings.Contains(m.Name, r.Name)
+	hasName := r.Name != "" && strings.Contains(m.Name, r.Name)
+	return hasName || slices.Contains(r.IDs, m.ID)
 }
 
 // takeOver says how gpuadm gets to manage a driver that has another owner. A GPUCluster installs no

@@ -15,7 +15,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/modinfo"
-	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -310,10 +309,4 @@ func onlyNamedAlike(name string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool {
 		return strings.Contains(name, part)
 	})
-}
-
-// digestOf is the SHA-256 of a file, which may be larger than ReadFile takes.
-func digestOf(v host.View, name string) (string, error) {
-	digest, err := packages.Digest(v, name)
-	return digest.SHA256, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -96,11 +97,11 @@ func keptRunfile(v host.View, to converge.State) (runfile, error) {
 // already.
 func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 	file := path.Join(Runfiles, r.version+"-"+r.sha256+".run")
-	digest, err := digestOf(h, file)
+	found, err := packages.Digest(h, file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	if err == nil && digest == r.sha256 {
+	if err == nil && found.SHA256 == r.sha256 {
 		return file, nil
 	}
 
