@@ -82,13 +82,15 @@ func xids(m *Machine) (found []Finding) {
 				found[i].What += "; " + what
 				continue
 			}
+
 			findingOf[xid.Of] = len(found)
+			now := xid.Under(m.asksNow(gpu))
 			found = append(found, Finding{
 				Object:  address,
 				What:    "GPU " + address + " reported " + what + unsure,
 				Part:    string(xid.Of),
-				Fix:     xid.Under(m.asksNow(gpu)).Action(),
-				Command: xid.Under(m.asksNow(gpu)).Command(address),
+				Fix:     now.Action(),
+				Command: now.Command(address),
 				Note:    xid.Note(),
 			})
 		}
