@@ -4,13 +4,10 @@ package stages
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"path"
 	"strings"
@@ -21,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/content"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
@@ -145,21 +143,19 @@ func installer(ctx context.Context, q question, address string) error {
 	if !isFile {
 		return host.Later{Until: whenDownloaded}
 	}
-	info, err := q.stat(name)
-	if err != nil {
+	if _, err := q.stat(name); err != nil {
 		return err
 	}
 
-	sum := sha256.New()
-	part := host.Part{View: q.view, Name: name}
-	if _, err := io.Copy(sum, io.NewSectionReader(part, 0, info.Size)); err != nil {
+	found, err := packages.Digest(q.view, name)
+	if err != nil {
 		return err
 	}
-	found := hex.EncodeToString(sum.Sum(nil))
-	if found == q.spec.Driver.Runfile.SHA256 {
+	wanted := q.spec.Driver.Runfile.SHA256
+	if found.SHA256 == wanted {
 		return ctx.Err()
 	}
-	why := "its sha256 is " + found + ", and sha256 in [driver.runfile] says " + q.spec.Driver.Runfile.SHA256
+	why := "its sha256 is " + found.SHA256 + ", and sha256 in [driver.runfile] says " + wanted
 	return q.refused(name, why,
 		"download it again, or write its digest if the file is the right one")
 }
