@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -348,7 +349,10 @@ func (j Journal) Damage(v host.View) string {
 		return ""
 	}
 
-	numbers := strings.Fields(strings.Trim(fmt.Sprint(j.Damaged), "[]"))
+	var numbers []string
+	for _, number := range j.Damaged {
+		numbers = append(numbers, strconv.Itoa(number))
+	}
 	return fmt.Sprintf(
 		"cannot read these lines of %s: %s: undo does not know the changes that they name. Restore the file from a backup, or remove the lines",
 		file, strings.Join(trouble.Few(numbers, 6), ", "))

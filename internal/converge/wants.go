@@ -36,7 +36,7 @@ func (e *Engine) stepsOf(m machine, st Stage) []step {
 		wanted = append(wanted, wantedStep(st.Name, w, m.owned))
 	}
 
-	for _, w := range e.chosen(st.Name, wants, m.owned) {
+	for _, w := range e.chosen(st.Name, wanted, m.owned) {
 		s := wantedStep(st.Name, w, m.owned)
 		s.optional = true
 		wanted = append(wanted, s)
@@ -70,18 +70,13 @@ func settleSilent(steps []step, comes bool) bool {
 // chosen returns the wants of what earlier runs made as dependencies: because they could be had,
 // and the spec still asks for them, or because others needed them. What a released section brought
 // stays with that section's things until undo.
-func (e *Engine) chosen(stage string, wants []Want, all []owned) (more []Want) {
-	isChooser := func(w Want) bool {
-		_, is := w.Thing.(Chooser)
-		return is
-	}
-
-	i := slices.IndexFunc(wants, isChooser)
+func (e *Engine) chosen(stage string, wanted []step, all []owned) (more []Want) {
+	i := slices.IndexFunc(wanted, is[Chooser])
 	if i < 0 {
 		return nil
 	}
 
-	chooser := wants[i].Thing.(Chooser)
+	chooser := wanted[i].want.Thing.(Chooser)
 	for _, o := range all {
 		released := !e.Spec.Has(o.section())
 		if released || !o.Dependency || o.Stage != stage || o.Kind != chooser.Ref().Kind {
