@@ -15,8 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// patience is how long each has to answer a command that only reads; CUDA has as long as it takes.
-// A driver that answers for one GPU after the other has longer: internal/host/nvml.
+// patience says how long a command that only reads waits for each part of the machine. It waits for
+// CUDA until it answers, and longer for a driver that answers for one GPU after the other:
+// internal/host/nvml.
 type patience struct {
 	driver   time.Duration
 	call     time.Duration // of a daemon, by its socket
@@ -26,7 +27,8 @@ type patience struct {
 	file     time.Duration // of a disk, or of a file system on a server
 }
 
-// soon is for what an operator waits for; patiently is for what compares the machine with its spec.
+// soon is for commands that an operator waits for; patiently is for commands that compare the machine
+// with its spec.
 func soon() patience {
 	return patience{
 		driver:   10 * time.Second,
@@ -49,7 +51,7 @@ func patiently() patience {
 	}
 }
 
-// Deadline is until when all that a command asks has to answer.
+// Deadline is the time by which everything that a command asks has to answer.
 type Deadline struct {
 	whole time.Duration
 	ends  time.Time
@@ -60,15 +62,15 @@ func DeadlineIn(whole time.Duration) Deadline {
 	return Deadline{whole: whole, ends: time.Now().Add(whole)}
 }
 
-// Left is how long an answer that is asked for now may take. What is asked late, since something
-// else was slow, has half of the whole time.
+// Left is how long the answer to a question of now may take. A question that comes late, because
+// another answer was slow, still has half of the whole time.
 func (d Deadline) Left() time.Duration {
 	left := time.Until(d.ends).Round(100 * time.Millisecond)
 	return max(left, d.whole/2)
 }
 
-// within is a machine on which nothing delays a command that only reads for long. What has not
-// answered once is not asked again.
+// within is a machine that a command which only reads never waits for long. It asks nothing again
+// that has not answered once.
 type within struct {
 	host.View
 	patience
@@ -76,7 +78,10 @@ type within struct {
 	asked  sync.Once     // the driver
 	said   chan struct{} // closed once driver is known
 	driver reply[host.Driver]
-	silent sync.Map // the error of what did not answer, by its name: a program, systemd, a folder, unix:SOCKET
+
+	// silent has the errors of what did not answer, by name: a program, systemd, a folder, or
+	// unix:SOCKET.
+	silent sync.Map
 }
 
 func newWithin(v host.View, alone patience, all *Deadline) *within {
@@ -88,12 +93,11 @@ func newWithin(v host.View, alone patience, all *Deadline) *within {
 	}
 }
 
-// Within returns a View of the same machine on which nothing is waited for long. It asks the driver
+// Within returns a View of the same machine that waits for no answer for long. It asks the driver
 // once, in another process where it can.
 func Within(v host.View) host.View { return newWithin(v, soon(), nil) }
 
-// WithinAll is Within with one deadline for all: a packager and a disk have no longer, and
-// CUDA has it too.
+// WithinAll is Within with one deadline in the place of all limits. It is CUDA's, too.
 func WithinAll(v host.View, all Deadline) host.View {
 	return newWithin(v, patience{}, &all)
 }
@@ -101,7 +105,8 @@ func WithinAll(v host.View, all Deadline) host.View {
 // Patiently is Within with longer limits.
 func Patiently(v host.View) host.View { return newWithin(v, patiently(), nil) }
 
-// limit is how long an answer may take that is asked for now, and would have so long alone.
+// limit is how long the answer to a question of now may take: what the deadline leaves, or alone
+// where there is none.
 func (w *within) limit(alone time.Duration) time.Duration {
 	if w.all == nil {
 		return alone
