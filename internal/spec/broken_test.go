@@ -191,7 +191,7 @@ func TestSecrets(t *testing.T) {
 	}
 	// A password in a URL, and secrets that are known by their shape, under every key.
 	for _, k := range spec.Keys() {
-		for _, value := range []string{"http://me:" + hidden + "@h", "https://" + hidden + "@h/x", "ftp://a:" + hidden + " x@h", "x-y://a:" + hidden + "@h", "x://a/" + hidden + ":NoSchedule@h", "~x://a/" + hidden + "@h"} {
+		for _, value := range []string{"http://me:" + hidden + "@h", "https://" + hidden + "@h/x", "ftp://a:" + hidden + " x@h", "x-y://a:" + hidden + "@h", "x://a/" + hidden + ":NoSchedule@h", "~x://a/" + hidden + "@h", "-----BEGIN RSA PRIVATE KEY-----" + hidden} {
 			for _, form := range []string{"[%s]\n%s = \"%s\"", "[[%s]]\n%s = [\"%s\"]", "[%s]\n%s = %s", "[%s]\n%s = { a = \"%s\" }", "[%s]\n%s = \"%s"} {
 				if !strings.HasPrefix(value, hidden[:6]) {
 					check("format = 1\n" + fmt.Sprintf(form, k.Section, k.Name, value))

@@ -47,8 +47,8 @@ const (
 	// A name and the separator before its value.
 	assignment = `([\w-]+)["']?[ \t]*[=:.][ \t]*`
 	// A secret by its shape: the part before an @ in a URL, kubeadm's bootstrap tokens, JSON web
-	// tokens, PEM blocks of keys.
-	secretShape = `://[^\n]*@|\b[a-z0-9]{6}\.[a-z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w.-]*|-----BEGIN [A-Z ]*PRIVATE KEY`
+	// tokens, PEM blocks of keys with what follows on the line or in the quotes.
+	secretShape = `://[^\n]*@|\b[a-z0-9]{6}\.[a-z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w.-]*|-----BEGIN [A-Z ]*PRIVATE KEY[^"\n]*`
 )
 
 // lexicalSecrets finds secrets in a line, whatever its grammar: in comments, in text that is no
