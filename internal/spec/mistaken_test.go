@@ -54,6 +54,10 @@ func TestMistaken(t *testing.T) {
 		{"format = v1\n[driver]\n", `"v1" is not an integer`, "format", "write format = 1"},
 		{"format = 1 // the format\n[driver]\n", "is not an integer", "format", "a comment begins with #"},
 		{"format = \"2\"\n[driver]\n", "format must be an integer", "format", "write format = 1"},
+		{"format = 1\n[sharing]\ntime_slicing = \"4\"\n", "must be an integer", "time_slicing", "write time_slicing = 4"},
+		{"format = 1\n[sharing]\ntime_slicing = \"1\"\n", "must be an integer", "time_slicing", "a whole number, such as 2"},
+		{"format = 1\n[sharing]\nmps = \"1\"\n", "must be an integer", "mps", "a whole number, such as 2"},
+		{"format = 1\n[driver]\ngpu_count = \"99999999\"\n", "must be an integer", "gpu_count", "a whole number, such as 2"},
 		{"format = 1\napiVersion = \"v1\"\n", `unknown key "apiVersion"`, "apiVersion", "take it out"},
 		{"format = 1\nkind = \"Node\"\n", `unknown key "kind"`, "kind", "take it out"},
 

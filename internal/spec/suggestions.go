@@ -22,7 +22,7 @@ func suggestion(r row, v *value) string {
 	case TypeBool:
 		return suggestedBool(key, word)
 	case TypeInt:
-		return suggestedInt(key, word)
+		return suggestedInt(r, word)
 	case TypeStrings:
 		if r.Name == "taints" && word == "" {
 			return key + `["key=value:NoSchedule"]`
@@ -39,11 +39,12 @@ func suggestion(r row, v *value) string {
 	}
 }
 
-func suggestedInt(key, word string) string {
+func suggestedInt(r row, word string) string {
 	whole := strings.TrimSuffix(strings.TrimSpace(word), ".0")
 	n, ok := parseInt(whole)
-	if ok && n >= 0 {
-		return key + strconv.Itoa(n)
+	what, _ := r.numberFault(n, ok)
+	if what == "" {
+		return r.Name + " = " + strconv.Itoa(n)
 	}
 	return "a whole number, such as 2"
 }

@@ -115,20 +115,28 @@ func (d *decoder) number(r row, v *value, to *int) {
 		return
 	}
 
-	const most = 1 << 20
 	n, ok := parseInt(v.text)
+	what, fix := r.numberFault(n, ok)
+	if what != "" {
+		d.src.addf(v.at, fix, "%s %s", r.Name, what)
+		return
+	}
+	*to = n
+}
+
+// numberFault says what is wrong with a number, and what to write; "" if nothing is. ok says that
+// it can be read.
+func (r row) numberFault(n int, ok bool) (what, fix string) {
+	const most = 1 << 20
 	switch {
 	case !ok || n > most:
-		d.src.addf(v.at, "write a smaller number", "%s is too large", r.Name)
+		return "is too large", "write a smaller number"
 	case n < 0:
-		d.src.addf(v.at, "write 0 or more", "%s cannot be negative", r.Name)
+		return "cannot be negative", "write 0 or more"
 	case r.Section == "sharing" && n == 1:
-		d.src.addf(v.at,
-			"write 0 for none, or 2 and more",
-			"%s cannot be 1: one pod for each GPU is what there is without it", r.Name)
-	default:
-		*to = n
+		return "cannot be 1: one pod for each GPU is what there is without it", "write 0 for none, or 2 and more"
 	}
+	return "", ""
 }
 
 // parseInt reads a TOML integer, or a text that probably means one.
