@@ -94,8 +94,7 @@ func FindPlugin(ctx context.Context, v host.View) (found Plugin, err error) {
 	switch {
 	case r.Process != "":
 		argv, _ := g.commandOf(r.Process)
-		environment := strings.Split(g.attr("/proc/"+r.Process+"/environ"), "\x00")
-		found.Strategy, found.From = g.migStrategy(argv, environment, "/proc/"+r.Process+"/root")
+		found.Strategy, found.From = g.migStrategy(argv, g.processEnviron(r.Process), "/proc/"+r.Process+"/root")
 	case s != nil:
 		found.Strategy, found.From = g.migStrategy(g.argv(s), g.environ(s).pairs(), "")
 	}
@@ -128,7 +127,7 @@ func FindMPS(ctx context.Context, v host.View) (found MPS, err error) {
 	}
 	for _, pid := range g.processes("nvidia-cuda-mps") { // nvidia-cuda-mps-control, and its servers
 		at := "/tmp/nvidia-mps" // CUDA's default
-		for _, variable := range strings.Split(g.attr("/proc/"+pid+"/environ"), "\x00") {
+		for _, variable := range g.processEnviron(pid) {
 			if value, ok := strings.CutPrefix(variable, folder); ok {
 				at = value
 			}

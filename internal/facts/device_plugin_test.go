@@ -19,6 +19,15 @@ import (
 type blind struct {
 	host.View
 	folder, unit string
+	file         string
+	why          error // of the file
+}
+
+func (b blind) ReadFile(name string) ([]byte, error) {
+	if name == b.file {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: b.why}
+	}
+	return b.View.ReadFile(name)
 }
 
 func (b blind) ReadDir(name string) ([]string, error) {
@@ -67,5 +76,35 @@ func TestPluginUnseen(t *testing.T) {
 		for _, err := range []error{err, allErr} {
 			check.That(t, err != nil && strings.Contains(err.Error(), x.says), "%s: %v", name, err)
 		}
+	}
+}
+
+// TestEnvironmentUnseen: a plugin whose environment cannot be read is not one with the default
+// strategy, and such a control daemon of MPS is not one with CUDA's default folder. A process that
+// has ended meanwhile is no error.
+func TestEnvironmentUnseen(t *testing.T) {
+	const machine = "-- proc/41/comm --\nnvidia-device-p\n" +
+		"-- proc/41/cmdline --\n/usr/bin/nvidia-device-plugin\n" +
+		"-- proc/41/environ --\nMIG_STRATEGY=mixed\n" +
+		"-- proc/42/comm --\nnvidia-cuda-mps\n" +
+		"-- proc/42/environ --\nCUDA_MPS_PIPE_DIRECTORY=/mps/nvidia.com/gpu/pipe\n"
+	view := must.Get(simhost.New([]byte(machine)))(t).View()
+	plugin, err := FindPlugin(t.Context(), view)
+	check.That(t, err == nil && plugin.Strategy == "mixed", "%+v, %v", plugin, err)
+	mps, err := FindMPS(t.Context(), view)
+	check.That(t, err == nil && mps.Control == "42" && mps.Other == "", "%+v, %v", mps, err)
+
+	for why, isFault := range map[error]bool{
+		syscall.EACCES: true,
+		syscall.EIO:    true,
+		syscall.ENOENT: false,
+		syscall.ESRCH:  false,
+	} {
+		_, err := FindPlugin(t.Context(), blind{View: view, file: "/proc/41/environ", why: why})
+		names := err != nil && strings.Contains(err.Error(), "/proc/41/environ")
+		check.That(t, names == isFault, "the plugin: %v: %v", why, err)
+		_, err = FindMPS(t.Context(), blind{View: view, file: "/proc/42/environ", why: why})
+		names = err != nil && strings.Contains(err.Error(), "/proc/42/environ")
+		check.That(t, names == isFault, "MPS: %v: %v", why, err)
 	}
 }

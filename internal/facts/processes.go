@@ -2,7 +2,11 @@
 
 package facts
 
-import "strings"
+import (
+	"errors"
+	"strings"
+	"syscall"
+)
 
 // processes returns the numbers of root's processes with a name. The kernel keeps 15 letters:
 // proc(5), comm.
@@ -37,6 +41,18 @@ func (g *gathering) roots(pid string) bool {
 // inPod says whether a process belongs to a pod, whose processes may be root's too.
 func (g *gathering) inPod(pid string) bool {
 	return strings.Contains(g.attr("/proc/"+pid+"/cgroup"), "kubepods")
+}
+
+// processEnviron returns the variables of a process, "NAME=VALUE"; none if it has ended. Only root
+// may read those of root's processes: proc_pid_environ(5).
+func (g *gathering) processEnviron(pid string) []string {
+	name := "/proc/" + pid + "/environ"
+	data, err := g.v.ReadFile(name)
+	hasEnded := missing(err) || errors.Is(err, syscall.ESRCH)
+	if err != nil && !hasEnded {
+		g.fail("read", name, err)
+	}
+	return strings.Split(strings.TrimSpace(string(data)), "\x00")
 }
 
 // pids returns the numbers of all processes.
