@@ -108,3 +108,13 @@ func TestEnvironmentUnseen(t *testing.T) {
 		check.That(t, names == isFault, "MPS: %v: %v", why, err)
 	}
 }
+
+// TestMountsUnseen: where the mounts cannot be read, the GPU Operator's driver container may be one
+// of them.
+func TestMountsUnseen(t *testing.T) {
+	const machine = "-- proc/self/mounts --\noverlay /run/nvidia/driver overlay rw 0 0\n-- run/nvidia/driver/ --\n"
+	view := must.Get(simhost.New([]byte(machine)))(t).View()
+	g := &gathering{v: blind{View: view, file: "/proc/self/mounts", why: syscall.EIO}}
+	sign := g.driverContainer()
+	check.That(t, g.err != nil && strings.Contains(g.err.Error(), "/proc/self/mounts"), "%q, %v", sign, g.err)
+}

@@ -81,7 +81,7 @@ func (g *gathering) driverContainer() string {
 	// first.
 	mounts := ""
 	if _, err := g.v.Stat(root); !missing(err) {
-		mounts = g.attr("/proc/self/mounts")
+		mounts = string(g.read("/proc/self/mounts"))
 	}
 	for line := range strings.Lines(mounts) {
 		fields := strings.Fields(line)
