@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -190,6 +191,12 @@ func TestValidateJudgesOwnFiles(t *testing.T) {
 	pairs.Write(t, n, specPath, "format = 1\n[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"half\"\n")
 	out := ends(t, n, 0, "validate")
 	check.That(t, !strings.Contains(out, "--mig-file"), "it has read the file:\n%s", out)
+
+	// Only root may read it, or the disk fails.
+	for _, cause := range []error{syscall.EACCES, syscall.EIO} {
+		_, out := watch(n).without("read "+specHome+"/mig.yaml", cause).said(t, "validate")
+		check.Has(t, out, "not checked: /etc/gpuadm/node.toml:3: mig.file /etc/gpuadm/mig.yaml: ", "%v:", cause)
+	}
 
 	must.OK(t, n.SetAttr(specHome+"/mig.yaml", host.Attr{Mode: 0o666}))
 	for _, verb := range []string{"plan", "validate"} {

@@ -353,7 +353,7 @@ func (v *validated) named(
 			v.unchecked(fmt.Sprintf("%s%s %s: %s", place, seen.Key, seen.Value, later.Until))
 		case judged && (isOwn || ofSpec):
 			wrong = append(wrong, blame(places, seen.Err, keys...)...)
-		case seen.Key == "mig.file": // --mig-file names it here
+		case seen.Key == "mig.file" && !isOwn: // --mig-file names it here
 		default:
 			looks := trouble.Command("plan") + " on the machine looks at it"
 			v.unchecked(fmt.Sprintf("%s%s %s: %s; here: %v", place, seen.Key, seen.Value, looks, seen.Err))
