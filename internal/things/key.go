@@ -195,7 +195,8 @@ func (k key) fetch(ctx context.Context, h host.Host) ([]byte, error) {
 	address := k.from
 	try := "check that this machine can reach the address; http and https in [proxy] of node.toml name a proxy, url in the section repo a mirror"
 	if path.IsAbs(k.from) {
-		address = "file://" + k.from
+		file := url.URL{Scheme: "file", Path: k.from} // in a URL % and # have a meaning of their own
+		address = file.String()
 		try = "put the key there, or name another with key in the section repo of node.toml"
 	}
 

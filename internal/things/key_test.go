@@ -75,6 +75,18 @@ func TestKeyIsWhatItIs(t *testing.T) {
 	check.That(t, errors.As(err, &told) && len(told.Try) > 0, "a keyring of another owner: %v", err)
 }
 
+// TestKeyOfAnyPath: a path may have characters that mean something else in a URL.
+func TestKeyOfAnyPath(t *testing.T) {
+	data := must.Get(os.ReadFile("testdata/ed25519.asc"))(t)
+	for _, from := range []string{"/srv/a%20b.asc", "/srv/a b#1.asc", "/srv/50%.asc", "/srv/what?.asc"} {
+		n, ctx := keyNode(t), context.Background()
+		must.OK(t, n.WriteFile(from, data, host.Attr{Mode: 0o644}))
+		w := things.Key("/etc/apt/keyrings/x.gpg", from, edKey, host.Via{}, "")
+		err := w.Make(ctx, n, edKey)
+		check.That(t, err == nil, "%s: %v", from, err)
+	}
+}
+
 // digest is what sha256sum says of a file, as a key may be trusted by.
 func digest(data string) string {
 	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(data)))

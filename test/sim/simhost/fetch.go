@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"net/url"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -15,11 +16,7 @@ import (
 
 // Fetch is host.View's: the network is a folder, /simulated-net/HOST/PATH.
 func (n *Node) Fetch(_ context.Context, r host.Request) ([]byte, error) {
-	name := strings.TrimPrefix(r.URL, "file://")
-	if _, rest, ok := strings.Cut(r.URL, "://"); ok && name == r.URL {
-		name = "/simulated-net/" + rest
-	}
-	data, err := n.ReadFile(name)
+	data, err := n.ReadFile(named(r.URL))
 	sum := sha256.Sum256(data)
 	switch {
 	case err != nil:
@@ -37,6 +34,21 @@ func (n *Node) Fetch(_ context.Context, r host.Request) ([]byte, error) {
 	}
 
 	return data, nil
+}
+
+// named returns the file of a URL. The path of a file URL is read as internal/host/web does.
+func named(address string) string {
+	scheme, rest, isURL := strings.Cut(address, "://")
+	u, err := url.Parse(address)
+	switch {
+	case !isURL:
+		return address
+	case scheme != "file":
+		return "/simulated-net/" + rest
+	case err != nil:
+		return rest
+	}
+	return u.Path
 }
 
 // Download is host.Host's.
