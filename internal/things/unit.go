@@ -198,15 +198,14 @@ func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
 	}
 
 	change := host.UnitChange{Job: job}
-	if enabled != enabledNow {
-		switch enabled {
-		case "enabled":
-			change.File = "enable"
-		case "disabled":
-			change.File = "disable"
-		default:
-			return fmt.Errorf("cannot make %s %s: systemd knows no way to", string(u), enabled)
-		}
+	switch {
+	case enabled == enabledNow:
+	case enabled == "enabled":
+		change.File = "enable"
+	case enabled == "disabled":
+		change.File = "disable"
+	case enabledNow != "masked": // else its file says it again, such as static
+		return fmt.Errorf("cannot make %s %s: systemd knows no way to", string(u), enabled)
 	}
 
 	return h.SetUnit(ctx, string(u), change)

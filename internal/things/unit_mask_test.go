@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package things_test
+
+import (
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// TestMaskedAndBack: a unit that gpuadm has masked is afterwards as it was, also one that nothing
+// can enable, since its file has no [Install].
+func TestMaskedAndBack(t *testing.T) {
+	for _, install := range []string{"", "[Install]\nWantedBy=multi-user.target\n"} {
+		const unit = "nvidia-imex.service"
+		const sim = "-- sim.toml --\n[[unit]]\nname = \"" + unit + "\"\n"
+		n := must.Get(simhost.New([]byte(sim + "-- usr/lib/systemd/system/" + unit + " --\n[Service]\nExecStart=/usr/bin/nvidia-imex\n" + install)))(t)
+		w := things.Masked(unit, "")
+		before := must.Get(w.Look(t.Context(), n))(t)
+		masked := must.Get(w.To(before))(t)
+		must.OK(t, w.Make(t.Context(), n, masked))
+		found := must.Get(w.Look(t.Context(), n))(t)
+		must.That(t, found == masked && found == converge.State("masked inactive"), "masked: %q", found)
+
+		must.OK(t, w.Make(t.Context(), n, before))
+		found = must.Get(w.Look(t.Context(), n))(t)
+		check.Equal(t, found, before, "unmasked:")
+	}
+}
