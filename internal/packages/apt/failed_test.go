@@ -155,6 +155,18 @@ func TestExplainedScript(t *testing.T) {
 	check.That(t, !strings.Contains(got, "nvidia-dkms"), "dpkg has not run: %s", got)
 }
 
+// dpkg names the architecture of a package that may be installed for several: "Multi-Arch: same".
+// Source: pkg_name with pnaw_nonambig in dpkg, lib/dpkg/pkg-show.c and src/main/configure.c.
+func TestScriptOfAPackageWithItsArchitecture(t *testing.T) {
+	t.Parallel()
+	const status = "-- var/lib/dpkg/status --\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: libnvidia-compute-580\nStatus: install ok half-configured\nArchitecture: amd64\nMulti-Arch: same\nVersion: 580.95.05-1\n\n"
+	const out = "Setting up libnvidia-compute-580:amd64 (580.95.05-1) ...\nldconfig: no such folder\n"
+	const said = "dpkg: error processing package libnvidia-compute-580:amd64 (--configure):\n installed libnvidia-compute-580:amd64 package post-installation script subprocess returned error exit status 1\nE: Sub-process /usr/bin/dpkg returned an error code (1)"
+	n := must.Get(simhost.New([]byte(status + "-- var/lib/dpkg/updates/ --\n")))(t)
+	got := wordsOf(explain(n, out, &host.CommandError{Stderr: said}))
+	contains(t, got, "cannot install package libnvidia-compute-580: dpkg has left it half-configured", "ldconfig: no such folder", "exit status 1")
+}
+
 func TestLockIsNamed(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -128,7 +128,7 @@ func dpkgFailed(v host.View, t *trouble.Error, out, stderr string) bool {
 		t.What += "; so are " + strings.Join(half[1:], ", ")
 	}
 	errs := compilerErrors(v, packages.Own(first.Version))
-	t.Because = packages.Short(slices.Concat(errs, scriptOutput(half[0], out, stderr)))
+	t.Because = packages.Short(slices.Concat(errs, scriptOutput(half[0], d.native, out, stderr)))
 	for _, err := range errs {
 		t.Try = append(kmod.BuildRemedy(v, err), t.Try...)
 	}
@@ -235,11 +235,15 @@ func archiveErrors(stderr string) (said []string) {
 }
 
 // scriptOutput returns what a package's script wrote, and dpkg's own words after it. Scripts write
-// to either stream.
-func scriptOutput(name, out, stderr string) (said []string) {
-	if _, after, ok := strings.Cut(out, "Setting up "+name+" "); ok {
-		lines := packages.Lines(after)
-		said = append(said, lines[1:min(6, len(lines))]...)
+// to either stream. dpkg names the architecture, too, of a package that may be installed for
+// several: pkg_name with pnaw_nonambig in dpkg, src/main/configure.c.
+func scriptOutput(name, native, out, stderr string) (said []string) {
+	for _, called := range []string{name, name + ":" + native} {
+		_, after, found := strings.Cut(out, "Setting up "+called+" ")
+		if found {
+			lines := packages.Lines(after)
+			said = append(said, lines[1:min(6, len(lines))]...)
+		}
 	}
 
 	const dpkgsWords = "dpkg: error processing"
