@@ -167,6 +167,18 @@ func TestScriptOfAPackageWithItsArchitecture(t *testing.T) {
 	contains(t, got, "cannot install package libnvidia-compute-580: dpkg has left it half-configured", "ldconfig: no such folder", "exit status 1")
 }
 
+// TestBrokenDatabase: apt says the same of dpkg's database as of the list of a repository.
+func TestBrokenDatabase(t *testing.T) {
+	t.Parallel()
+	h := must.Get(local.Open(t.TempDir()))(t)
+	const said = "E: Encountered a section with no Package: header\nE: Problem with MergeList /var/lib/dpkg/status\nE: The package lists or status file could not be parsed or opened."
+	got := wordsOf(explain(h, "", &host.CommandError{Stderr: said}))
+	contains(t, got, "apt cannot read dpkg's database, /var/lib/dpkg/status", "/var/lib/dpkg/status-old", "/var/backups")
+	for _, other := range []string{"mirror", "repository"} {
+		check.That(t, !strings.Contains(got, other), "it advises on a %s: %s", other, got)
+	}
+}
+
 func TestLockIsNamed(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
@@ -25,8 +26,8 @@ var (
 	markFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
 )
 
-// markMalformed is apt's message about a list with an entry that it cannot read:
-// apt-pkg/pkgcachegen.cc.
+// markMalformed is apt's message about a list with an entry that it cannot read, and about dpkg's
+// database: pkgDebianIndexFile::Merge in apt-pkg/indexfile.cc, of which both are kinds.
 var markMalformed = pattern.Of(`Problem with MergeList (\S+)`)
 
 // markUnmet is apt's message that it refuses all work, since an installed package lacks a
@@ -65,11 +66,7 @@ func explain(v host.View, out string, err error) error {
 		t.Because = packages.Tail(out, 6) // there apt names the packages that conflict
 	}
 	if list := markMalformed().FindStringSubmatch(failed.Stderr); list != nil {
-		t.What = packages.Cannot + "apt cannot read the list of a repository, " + list[1]
-		t.Try = []string{
-			"if it is a mirror of your own: make its list again (apt-ftparchive, reprepro), and see that each package in it has a Package: line",
-			"until then, name another repository in [driver]",
-		}
+		malformed(t, list[1])
 		return t
 	}
 
@@ -78,6 +75,25 @@ func explain(v host.View, out string, err error) error {
 		"apt-cache policy PACKAGE, which says which versions there are, and where",
 		"apt-get update, if the repository has changed since")
 	return t
+}
+
+// malformed describes a file with an entry that apt cannot read. dpkg keeps the database as it was
+// before, and Debian's and Ubuntu's dpkg-db-backup makes a copy each day: dpkg(1), FILES.
+func malformed(t *trouble.Error, file string) {
+	if file == facts.DpkgStatus {
+		t.What = packages.Cannot + "apt cannot read dpkg's database, " + file
+		t.Try = []string{
+			"find the broken entry: diff " + file + "-old " + file + " shows what dpkg has changed last; /var/backups has older copies, such as dpkg.status.0",
+			"correct it by hand, then run the same command again",
+		}
+		return
+	}
+
+	t.What = packages.Cannot + "apt cannot read the list of a repository, " + file
+	t.Try = []string{
+		"if it is a mirror of your own: make its list again (apt-ftparchive, reprepro), and see that each package in it has a Package: line",
+		"until then, name another repository in [driver]",
+	}
 }
 
 // lockIn returns the process that holds a lock, and the lock's file, as messages name them.
