@@ -17,7 +17,8 @@ import (
 func (apt) Enabled(*packages.Reading, packages.Lack) []converge.Want { return nil }
 
 // Lacking returns the components that no entry of apt's names, as one Lack. gpuadm's own file then
-// repeats the distribution's entries with the missing components.
+// repeats the distribution's entries with the missing components. Entries of source code have no
+// packages.
 func Lacking(sys packages.System, components []string) []packages.Lack {
 	files := packages.FilesIn(sys, "/etc/apt/sources.list.d", ".list", ".sources")
 	var all, archive []source
@@ -25,6 +26,7 @@ func Lacking(sys packages.System, components []string) []packages.Lack {
 		arch := func() string { return sys.Arch }
 		all = append(all, parseSources(file, sys.Files[file], arch)...)
 	}
+	all = slices.DeleteFunc(all, func(s source) bool { return s.codeOnly })
 
 	for _, s := range all {
 		if s.ofDistribution() {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -22,6 +23,7 @@ type source struct {
 	uri      string
 	suite    string
 	signedBy []string // key files; none: every key that apt trusts
+	codeOnly bool     // it has the packages' source code and no packages: deb-src
 
 	components []string          // main, contrib
 	options    map[string]string // all other options, by their names in the deb822 form, in lower case
@@ -58,7 +60,7 @@ func parseLine(line string) (source, bool) {
 		return source{}, false
 	}
 
-	s := source{options: map[string]string{}}
+	s := source{codeOnly: kind == "deb-src", options: map[string]string{}}
 	rest = strings.TrimSpace(rest)
 	options, after, ok := strings.Cut(rest, "]")
 	if ok && strings.HasPrefix(options, "[") {
@@ -110,9 +112,11 @@ func parseDeb822(file string, data []byte, arch func() string) []source {
 			continue
 		}
 
+		types := strings.Fields(values["types"])
 		s := source{
 			file:       file,
 			signedBy:   keyFiles(values["signed-by"]),
+			codeOnly:   len(types) > 0 && !slices.Contains(types, "deb"),
 			components: strings.Fields(values["components"]),
 			options:    maps.Clone(values),
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 func TestSources(t *testing.T) {
@@ -114,6 +115,28 @@ func TestLackingComponents(t *testing.T) {
 		if (l.Unavailable() == nil) != (x.has != "") && x.try != "" {
 			t.Errorf("%s: %v", x.what, l.Unavailable())
 		}
+	}
+}
+
+// TestComponentOfSourceCode: an entry of source code brings no packages, and is not repeated beside
+// that of the packages, as Debian's installer writes both.
+func TestComponentOfSourceCode(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"sources.list": "deb http://debian.example/debian bookworm main\n" +
+			"deb-src http://debian.example/debian bookworm main contrib\n",
+		"sources.list.d/debian.sources": "Types: deb\nURIs: http://debian.example/debian\nSuites: bookworm\nComponents: main\n\n" +
+			"Types: deb-src\nURIs: http://debian.example/debian\nSuites: bookworm\nComponents: main contrib\n",
+		"sources.list.d/both.sources": "Types: deb deb-src\nURIs: http://debian.example/debian\nSuites: bookworm\nComponents: main\n",
+	} {
+		lacks := Lacking(packages.System{
+			ID:      "debian",
+			Version: "12",
+			Arch:    "amd64",
+			Files:   map[string][]byte{"/etc/apt/" + name: []byte(text)},
+		}, []string{"contrib"})
+		must.That(t, len(lacks) == 1, "%s: contrib is said to be enabled: %+v", name, lacks)
+		check.Equal(t, strings.Count(string(lacks[0].Data), "Suites: bookworm\n"), 1, "%s: entries in\n%s", name, lacks[0].Data)
 	}
 }
 
