@@ -286,7 +286,7 @@ func TestDoctorIsNotBlind(t *testing.T) {
 		for _, program := range []string{"journalctl", "dmesg", "systemd-detect-virt"} {
 			n.Install(program, simhost.Program{
 				Looks: func([]string) bool { return true },
-				Run:   func(*files.Files, []string) ([]byte, error) { return nil, nil },
+				Run:   func(*files.Files, []string) ([]byte, error) { return []byte("none\n"), nil },
 			})
 		}
 

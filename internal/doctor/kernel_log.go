@@ -23,14 +23,19 @@ func (m *Machine) Log() []string {
 			return m.partOfLog()
 		}
 
-		// journalctl(1): who may not read the system's journal gets an empty answer.
+		// journalctl(1): who may not read the system's journal gets an empty answer. The ring of
+		// dmesg is empty in some containers, and after dmesg --clear: the kernel has said something.
 		out, dmesgErr := m.View.Ask(m.ctx, "dmesg")
-		if dmesgErr == nil {
+		if dmesgErr == nil && len(out) > 0 {
 			return linesOf(out), nil
 		}
+
 		var late host.OverLimit
-		if errors.As(err, &late) {
+		switch {
+		case errors.As(err, &late):
 			return nil, err
+		case dmesgErr == nil:
+			return nil, errors.New("journalctl and dmesg show no line of it")
 		}
 		return nil, errors.New("neither journalctl nor dmesg shows it: only root, or the group adm, may read it")
 	})

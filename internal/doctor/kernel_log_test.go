@@ -5,6 +5,7 @@ package doctor
 import (
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,6 +76,33 @@ func TestLongKernelLog(t *testing.T) {
 	}
 	isNamed := len(report.Unread) > 0 && report.Unread[0].What == "kernel log"
 	check.That(t, isNamed, "not checked: %v", report.Unread)
+}
+
+// prints is a program that prints a text.
+func prints(text string) simhost.Program {
+	return simhost.Program{
+		Looks: func([]string) bool { return true },
+		Run:   func(*files.Files, []string) ([]byte, error) { return []byte(text), nil },
+	}
+}
+
+// A log without a line was not shown: the kernel always says something.
+func TestEmptyKernelLog(t *testing.T) {
+	for name, x := range map[string]struct {
+		journal, ring string
+		isShown       bool
+	}{
+		"neither": {"", "", false},
+		"journal": {"Linux version 6.8.0-88-generic\n", "", true},
+		"ring":    {"", "[    0.000000] Linux version 6.8.0-88-generic\n", true},
+	} {
+		n := incident.Working(t).Node()
+		n.Install("journalctl", prints(x.journal))
+		n.Install("dmesg", prints(x.ring))
+		report := examine(t, n)
+		isNamed := slices.ContainsFunc(report.Unread, func(u Unread) bool { return u.What == "kernel log" })
+		check.Equal(t, !isNamed, x.isShown, "%s: shown, by %v:", name, report.Unread)
+	}
 }
 
 // The pattern for the journal finds each line that is read as an error.
