@@ -81,30 +81,59 @@ func (p *plan) choosePrecompiled() error {
 		kind:    "precompiled",
 		stays:   hasSigned || p.machine.RefusesBuilds,
 		missing: p.missingSigned,
-		remedy:  func(string) string { return "apt-get update, if the archive has them by now" },
+		remedy:  p.signedRemedy,
 	})
 	p.choice.Precompiled = precompiled
 	return err
 }
 
-// missingSigned names the package of signed modules that a kernel would need and that is not
-// available; "" if nothing is missing. A kernel that has modules of the branch keeps them, signed
-// or built. Where the available packages are not known, apt decides.
+// missingSigned says why a kernel has no signed modules; "" if it has, or will have. A kernel that
+// has modules of the branch keeps them, signed or built. Where the available packages are not
+// known, apt decides.
 func (p *plan) missingSigned(kernel string) string {
 	name := p.packageName(p.signedModule().Name, kernel)
 	if name == "" {
 		return ""
 	}
 
-	missing := p.machine.Signed != nil && !slices.Contains(p.machine.Signed, name)
-	on, found := p.machine.OnDisk[kernel]
-	if found && !on.Shared && hardware.InBranch(on.Version, p.choice.Branch) {
-		missing = on.DKMS
-	}
-	if !missing {
+	on, isOfBranch := p.ofBranch(kernel)
+	if isOfBranch && !on.DKMS {
 		return ""
 	}
-	return p.repo.String() + " has no " + name
+	if p.lacksSigned(name) {
+		return p.repo.String() + " has no " + name
+	}
+	if isOfBranch {
+		return "DKMS has built its modules of branch " + p.choice.Branch
+	}
+	return ""
+}
+
+// ofBranch returns a kernel's own modules, and whether they are of the branch.
+func (p *plan) ofBranch(kernel string) (on hardware.Module, is bool) {
+	on, found := p.machine.OnDisk[kernel]
+	return on, found && !on.Shared && hardware.InBranch(on.Version, p.choice.Branch)
+}
+
+// lacksSigned says whether the source is known to have no package of signed modules.
+func (p *plan) lacksSigned(name string) bool {
+	return p.machine.Signed != nil && !slices.Contains(p.machine.Signed, name)
+}
+
+// signedRemedy says how a kernel gets signed modules. DKMS's package calls its source nvidia or
+// nvidia-open.
+func (p *plan) signedRemedy(kernel string) string {
+	on, isOfBranch := p.ofBranch(kernel)
+	if !isOfBranch || p.lacksSigned(p.packageName(p.signedModule().Name, kernel)) {
+		return "apt-get update, if the archive has them by now"
+	}
+
+	owner := "dpkg -S"
+	if p.repo.Family == "dnf" {
+		owner = "rpm -qf"
+	}
+	const remove = "%s /usr/src/nvidia*-%s/dkms.conf, which names the package of DKMS's modules: remove it, then run the same command again"
+	return fmt.Sprintf(remove, owner, on.Version)
 }
 
 // signedModule is the row of the packages with signed modules, empty if the source has none.

@@ -3,6 +3,7 @@
 package drivers
 
 import (
+	"errors"
 	"maps"
 	"path"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/modinfo"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -546,7 +548,19 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 			"built already", "auto",
 			[]string{signed(k), signed(other)},
 			onDisk(built, k, other), false,
+			"kernel " + k + ": DKMS has built its modules of branch 580; DKMS builds them here",
+		},
+		{
+			"built already, and there are none", "auto",
+			[]string{},
+			onDisk(built, k, other), false,
 			"has no " + signed(k),
+		},
+		{
+			"built already, and demanded", "precompiled",
+			nil,
+			onDisk(built, k, other), false,
+			"cannot take precompiled kernel modules for kernel " + k + ": DKMS has built its modules of branch 580",
 		},
 		{"signed already", "auto", []string{}, onDisk(shipped, k, other), true, ""},
 		{
@@ -602,6 +616,30 @@ func TestPrecompiledStream(t *testing.T) {
 	check.That(t, isPrecompiled, "%+v", ch)
 	ch = choose(t, m, driver("580.178.04"))
 	check.That(t, ch.Stream == "580-open" && !ch.Precompiled, "unasked: %+v", ch)
+}
+
+// Where DKMS has built the modules, nobody has looked whether the source has signed ones, and
+// apt-get is of no use to dnf.
+func TestPrecompiledAfterDKMS(t *testing.T) {
+	for _, x := range []struct{ id, version, kernel, owner string }{
+		{"ubuntu", "24.04", "6.8.0-41-generic", "dpkg -S /usr/src/nvidia*-580.178.04/dkms.conf"},
+		{"rhel", "9.8", "5.14.0-687.54.1.el9_8.x86_64", "rpm -qf /usr/src/nvidia*-580.178.04/dkms.conf"},
+	} {
+		m := machine(x.id, x.version, "amd64", "2331")
+		m.Kernels = []string{x.kernel}
+		m.OnDisk = onDisk(hardware.Module{Version: "580.178.04", DKMS: true}, x.kernel)
+		sp := with(driver("580.178.04"), "build", "precompiled")
+		if x.id == "ubuntu" {
+			sp = with(sp, "source", "distro")
+		}
+		_, err := Choose(Load(), m, sp)
+		var refused *trouble.Error
+		must.That(t, errors.As(err, &refused), "%s: %v", x.id, err)
+		said := refused.Error() + "\n" + strings.Join(refused.Try, "\n")
+		check.Has(t, said, "DKMS has built its modules", "%s:", x.id)
+		check.Has(t, said, x.owner, "%s:", x.id)
+		check.That(t, !strings.Contains(said, "apt-get") && !strings.Contains(said, "has no"), "%s: %s", x.id, said)
+	}
 }
 
 // A machine with signed modules stays on them when a kernel without signed modules arrives: DKMS would
