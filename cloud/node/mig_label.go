@@ -136,11 +136,15 @@ func (m *MIGLabel) Clients(ctx context.Context, h host.Host) (paused func(pod st
 
 // runningClients returns the clients' labels that Begin may change. It leaves out a label that is
 // missing, since the client is not the operator's, and a label "false", since an administrator has
-// switched the client off.
+// switched the client off. It leaves out a label without a value, too: the operator's DaemonSets
+// select "true", so that client does not run, and End would start it. Where a client is missing,
+// the operator's driver manager writes its label without a value, mostly that of NVSM.
+// Source: maybeSetPaused in cmd/driver-manager/main.go of
+// https://github.com/NVIDIA/k8s-driver-manager. NVIDIA's MIG manager would write "true".
 func runningClients(n *kube.Node) []string {
 	return slices.DeleteFunc(migClients(), func(key string) bool {
-		value, has := n.Labels[key]
-		return !has || value == "false"
+		value := n.Labels[key] // "" if it is missing
+		return value == "" || value == "false"
 	})
 }
 

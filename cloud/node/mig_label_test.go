@@ -81,7 +81,7 @@ func TestMIGLabelOwner(t *testing.T) {
 }
 
 // TestMIGLabelProtocol: what is written, in what order, is what the manager writes: reconfigure.go
-// of mig-parted, Run.
+// of mig-parted, Run. Only a label without a value stays as it is.
 func TestMIGLabelProtocol(t *testing.T) {
 	const deploy = "nvidia.com/gpu.deploy."
 	for _, tt := range []struct {
@@ -94,6 +94,11 @@ func TestMIGLabelProtocol(t *testing.T) {
 			"under the operator",
 			kubesim.Object{deploy + "device-plugin": "true", deploy + "dcgm": "false", deploy + "client": "true", deploy + "driver": "true"},
 			deploy + "client=paused-for-mig-change " + deploy + "dcgm=false " + deploy + "device-plugin=paused-for-mig-change " + deploy + "driver=true", true,
+		},
+		{
+			"with a client that has no value", // as the operator's nodes have it of NVSM
+			kubesim.Object{deploy + "dcgm": "true", deploy + "nvsm": ""},
+			deploy + "dcgm=paused-for-mig-change " + deploy + "nvsm=", true,
 		},
 		{"without it", kubesim.Object{}, "", false},
 	} {
