@@ -14,11 +14,12 @@ import (
 // serviceAt is the address of EC2's metadata service.
 const serviceAt = "169.254.169.254"
 
-// Commands that show why requests do not reach the metadata service.
+// Commands that show why requests do not reach the metadata service. Only root sees the rules of a
+// firewall: to another user grep shows none.
 const (
 	showRoute    = "ip route get " + serviceAt + "    shows where requests go"
-	showFirewall = "nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"
-	showTakers   = "iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"
+	showFirewall = "sudo nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"
+	showTakers   = "sudo iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"
 )
 
 // malformedAnswer returns the error for an answer that is not in the service's format.
@@ -42,7 +43,7 @@ func serviceFailure(f outcome) *trouble.Error {
 	case f.status == http.StatusTooManyRequests:
 		e.What = "cannot ask EC2's metadata service: it is asked too often (status 429)"
 		e.Because = []string{"each machine may ask a bounded number of times a second; another program on this one uses them up"}
-		e.Try = []string{"wait, and find the program: ss -tnp dst " + serviceAt}
+		e.Try = []string{"wait, and find the program: sudo ss -tnp dst " + serviceAt}
 	case f.status >= 500:
 		e.What = fmt.Sprintf("cannot ask EC2's metadata service: it fails (status %d)", f.status)
 		e.Try = []string{"wait: gpuadm retried for " + patience.String()}
@@ -137,7 +138,7 @@ func (m *imdsClient) refusal(f outcome) *trouble.Error {
 				"gpuadm uses IMDSv2 only: its token protects against programs that are made to fetch a URL",
 			},
 			Try: []string{
-				"iptables-save | grep " + serviceAt + "    shows who answers in its place",
+				"sudo iptables-save | grep " + serviceAt + "    shows who answers in its place",
 				"where the machine is not in EC2: leave [join] out, and have another tool join it",
 			},
 		}
