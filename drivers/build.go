@@ -125,7 +125,7 @@ func (p *plan) lacksSigned(name string) bool {
 func (p *plan) signedRemedy(kernel string) string {
 	on, isOfBranch := p.ofBranch(kernel)
 	if !isOfBranch || p.lacksSigned(p.packageName(p.signedModule().Name, kernel)) {
-		return "apt-get update, if the archive has them by now"
+		return "sudo apt-get update, if the archive has them by now"
 	}
 
 	owner := "dpkg -S"

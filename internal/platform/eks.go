@@ -69,7 +69,7 @@ var (
 			Method: "eks",
 			By:     "nodeadm",
 			// https://docs.aws.amazon.com/eks/latest/userguide/hybrid-nodes-nodeadm.html
-			Init: "nodeadm init --config-source file://nodeConfig.yaml",
+			Init: "sudo nodeadm init --config-source file://nodeConfig.yaml",
 		},
 	}
 	// Canonical's images: bootstrap.sh, which the user data runs, sets up the snap kubelet-eks, and

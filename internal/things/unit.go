@@ -48,7 +48,7 @@ func wantUnit(name, wantActive, why string) converge.Want {
 		if enabled == "masked" {
 			return "", &trouble.Error{
 				What: fmt.Sprintf("cannot start %s: the unit is masked", name),
-				Try:  []string{"systemctl unmask " + name},
+				Try:  []string{"sudo systemctl unmask " + name},
 			}
 		}
 

@@ -60,7 +60,7 @@ func Lacking(sys packages.System, components []string) []packages.Lack {
 		lack.Data = repeated(archive, missing)
 	}
 
-	lack.Try = fmt.Sprintf("add %s behind main in %s, then apt-get update", strings.Join(missing, " "), place)
+	lack.Try = fmt.Sprintf("add %s behind main in %s, then sudo apt-get update", strings.Join(missing, " "), place)
 	return []packages.Lack{lack}
 }
 

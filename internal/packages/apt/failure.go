@@ -71,9 +71,9 @@ func explain(v host.View, out string, err error) error {
 	}
 
 	t.Try = append(t.Try,
-		"apt-get check, which says whether anything is broken",
+		"sudo apt-get check, which says whether anything is broken",
 		"apt-cache policy PACKAGE, which says which versions there are, and where",
-		"apt-get update, if the repository has changed since")
+		"sudo apt-get update, if the repository has changed since")
 	return t
 }
 

@@ -93,7 +93,7 @@ func TestLackingComponents(t *testing.T) {
 		needs            []string
 		try, has, not    string
 	}{
-		{"one line", "/etc/apt/sources.list", "deb [arch=amd64,i386 trusted=yes] http://debian.example/debian bookworm main\n# deb x y contrib\n", []string{"contrib"}, "add contrib behind main in /etc/apt/sources.list, then apt-get update", "URIs: http://debian.example/debian\nSuites: bookworm\nComponents: contrib\narchitectures: amd64 i386\ntrusted: yes\n", "Components: main"},
+		{"one line", "/etc/apt/sources.list", "deb [arch=amd64,i386 trusted=yes] http://debian.example/debian bookworm main\n# deb x y contrib\n", []string{"contrib"}, "add contrib behind main in /etc/apt/sources.list, then sudo apt-get update", "URIs: http://debian.example/debian\nSuites: bookworm\nComponents: contrib\narchitectures: amd64 i386\ntrusted: yes\n", "Components: main"},
 		{"deb822", "/etc/apt/sources.list.d/debian.sources", deb822, []string{"contrib", "non-free"}, "add contrib non-free behind main in /etc/apt/sources.list.d/debian.sources", "Suites: trixie-updates\nComponents: contrib non-free\nsigned-by: /usr/share/keyrings/debian-archive-keyring.gpg\n", "apt.example"},
 		{"all there", "/etc/apt/sources.list", "deb http://debian.example/debian bookworm main contrib\n", []string{"contrib"}, "", "", ""},
 		{"more than are read", "/etc/apt/sources.list", strings.Repeat("deb http://a/ b main\n", 60_000) + "deb http://a/ b contrib\n", []string{"contrib"}, "add contrib behind main", "URIs: http://a/\n", ""},
