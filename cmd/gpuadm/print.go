@@ -128,11 +128,31 @@ var jsonString = pattern.Of(`"(?:[^"\\]|\\.)*"`)
 
 // colour wraps a sign for a terminal.
 func (c *common) colour(w io.Writer, sign string) verbatim {
-	code := map[string]string{"+": "32", "~": "33", "-": "31", "?": "36", "x": "35", "!": "31;1"}[sign]
+	code := colourOf(sign)
 	if code == "" || c.noColor || c.getenv("NO_COLOR") != "" || !c.tty(w) {
 		return verbatim(sign)
 	}
 	return verbatim("\x1b[" + code + "m" + sign + "\x1b[0m")
+}
+
+// colourOf returns the terminal's code for the colour of a sign; "" for a sign that has none.
+// Source: ECMA-48, Select Graphic Rendition.
+func colourOf(sign string) string {
+	switch sign {
+	case "+":
+		return "32" // green
+	case "~":
+		return "33" // yellow
+	case "-":
+		return "31" // red
+	case "?":
+		return "36" // cyan
+	case "x":
+		return "35" // magenta
+	case "!":
+		return "31;1" // red and bold
+	}
+	return ""
 }
 
 // sign returns the sign of a change's kind.
