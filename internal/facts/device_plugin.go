@@ -94,7 +94,8 @@ func FindPlugin(ctx context.Context, v host.View) (found Plugin, err error) {
 	switch {
 	case r.Process != "":
 		argv, _ := g.commandOf(r.Process)
-		found.Strategy, found.From = g.migStrategy(argv, g.processEnviron(r.Process), "/proc/"+r.Process+"/root")
+		environment := g.processEnviron(r.Process)
+		found.Strategy, found.From = g.migStrategy(argv, environment, "/proc/"+r.Process+"/root")
 	case s != nil:
 		found.Strategy, found.From = g.migStrategy(g.argv(s), g.environ(s).pairs(), "")
 	}
