@@ -399,7 +399,11 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 		version, _ := facts.LoadedDriver(v)
 		loaded := strings.TrimSuffix(version, ".")
 		if loaded == "" {
-			if loader := facts.LoadsDriver(ctx, v); loader != "" {
+			loader, err := facts.LoadsDriver(ctx, v)
+			switch {
+			case err != nil:
+				return "", err
+			case loader != "":
 				return "", things.DriverLoads(loader)
 			}
 			return fmt.Sprintf("cannot use the driver: no module nvidia is loaded, and the driver is left to %s", c.Owner), nil

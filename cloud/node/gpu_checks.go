@@ -63,7 +63,11 @@ func noDriver(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 	if f.DriverAgain {
 		return "", host.NewProcess
 	}
-	if loader := facts.LoadsDriver(ctx, v); loader != "" {
+	loader, err := facts.LoadsDriver(ctx, v)
+	switch {
+	case err != nil:
+		return "", err
+	case loader != "":
 		return "", things.DriverLoads(loader)
 	}
 	return "no NVIDIA driver answers: " + cmp.Or(f.NoDriver, "it was not asked"), nil

@@ -4,6 +4,7 @@ package facts
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"strings"
 	"syscall"
@@ -77,6 +78,17 @@ func TestPluginUnseen(t *testing.T) {
 			check.That(t, err != nil && strings.Contains(err.Error(), x.says), "%s: %v", name, err)
 		}
 	}
+}
+
+// TestLoaderUnseen: where systemd does not answer, a unit may be loading the driver. A machine on
+// which no systemd runs loads none.
+func TestLoaderUnseen(t *testing.T) {
+	const loader = "nvidia-setup.service"
+	view := must.Get(simhost.New([]byte("-- sim.toml --\n")))(t).View()
+	found, err := LoadsDriver(t.Context(), view)
+	check.That(t, found == "" && err == nil, "%q, %v", found, err)
+	found, err = LoadsDriver(t.Context(), blind{View: view, unit: loader})
+	check.That(t, found == "" && errors.Is(err, syscall.EIO), "%q, %v", found, err)
 }
 
 // TestEnvironmentUnseen: a plugin whose environment cannot be read is not one with the default

@@ -22,16 +22,20 @@ const (
 )
 
 // LoadsDriver returns the unit with which a platform's image is loading its driver; "" if none is.
-func LoadsDriver(ctx context.Context, v host.View) string {
+func LoadsDriver(ctx context.Context, v host.View) (unit string, err error) {
 	for _, p := range platform.All() {
 		for _, name := range p.Driver.Loaders {
 			u, err := v.Unit(ctx, name)
-			if err == nil && u.Active == "activating" {
-				return name
+			isUnknown := err != nil && !errors.As(err, new(host.Later)) // else no systemd runs here
+			switch {
+			case isUnknown:
+				return "", err
+			case u.Active == "activating":
+				return name, nil
 			}
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // kind is the kind of node that the machine is, with the owners of its parts.
