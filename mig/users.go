@@ -92,7 +92,10 @@ func (c *driverCache) users(ctx context.Context, v host.View, d *host.Driver, pl
 	for _, p := range plans {
 		g, known := find(d, p.GPU)
 		if known {
-			processes := usersOf(v, g, p, open)
+			processes, err := usersOf(v, g, p, open)
+			if err != nil {
+				return nil, err
+			}
 			list = append(list, withOwners(processes, g, p.Steps, pods)...)
 		}
 	}
@@ -104,7 +107,7 @@ func (c *driverCache) users(ctx context.Context, v host.View, d *host.Driver, pl
 // driver lists, and those that have the device open. DCGM and others keep an instance from being
 // destroyed though the driver lists no process (https://github.com/NVIDIA/DCGM/issues/276,
 // https://github.com/NVIDIA/go-nvml/issues/146). Services that gpuadm pauses do not count.
-func usersOf(v host.View, g host.GPU, p Plan, open []devices.Holder) []user {
+func usersOf(v host.View, g host.GPU, p Plan, open []devices.Holder) ([]user, error) {
 	steps := p.Steps
 	var list []user
 	add := func(pids []int, what string, holds func(devices.Holder) bool) {
@@ -136,16 +139,20 @@ func usersOf(v host.View, g host.GPU, p Plan, open []devices.Holder) []user {
 		for _, c := range in.Compute {
 			compute = append(compute, c.ID)
 		}
-		caps := devices.Capabilities(v, g.Minor, in.ID, compute)
+		caps, err := devices.Capabilities(v, g.Minor, in.ID, compute)
+		if err != nil {
+			return nil, err
+		}
 		hasInstance := func(h devices.Holder) bool { return h.HasCapability(caps) }
 		add(in.Clients, fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index), hasInstance)
 	}
 
 	paused := slices.Concat(modeServices(), instanceServices(), p.Stop)
 	paused = append(paused, things.Persistenced)
-	return slices.DeleteFunc(list, func(u user) bool {
+	list = slices.DeleteFunc(list, func(u user) bool {
 		return slices.Contains(paused, u.Unit)
 	})
+	return list, nil
 }
 
 // withOwners adds the pods without a process to which kubelet has assigned the GPU, or an instance
@@ -253,10 +260,10 @@ func holding(ctx context.Context, v host.View, d *host.Driver, gpus []string) ([
 
 	var list []string
 	for _, h := range open {
-		holds := slices.ContainsFunc(gpus, func(address string) bool {
-			g, known := find(d, address)
-			return known && holdsAny(v, h, g)
-		})
+		holds, err := holdsOneOf(v, h, d, gpus)
+		if err != nil {
+			return nil, err
+		}
 		if holds {
 			list = append(list, h.String())
 		}
@@ -265,11 +272,36 @@ func holding(ctx context.Context, v host.View, d *host.Driver, gpus []string) ([
 	return list, nil
 }
 
+// holdsOneOf reports whether a process has one of the GPUs open, or an instance of one.
+func holdsOneOf(v host.View, h devices.Holder, d *host.Driver, gpus []string) (bool, error) {
+	for _, address := range gpus {
+		g, known := find(d, address)
+		if !known {
+			continue
+		}
+		holds, err := holdsAny(v, h, g)
+		if holds || err != nil {
+			return holds, err
+		}
+	}
+	return false, nil
+}
+
 // holdsAny reports whether a process has the GPU open, or one of its instances.
-func holdsAny(v host.View, h devices.Holder, g host.GPU) bool {
-	return h.HasGPU(g.Minor) || slices.ContainsFunc(g.Instances, func(in host.Instance) bool {
-		return h.HasCapability(devices.Capabilities(v, g.Minor, in.ID, nil))
-	})
+func holdsAny(v host.View, h devices.Holder, g host.GPU) (bool, error) {
+	if h.HasGPU(g.Minor) {
+		return true, nil
+	}
+	for _, in := range g.Instances {
+		caps, err := devices.Capabilities(v, g.Minor, in.ID, nil)
+		if err != nil {
+			return false, err
+		}
+		if h.HasCapability(caps) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // refuseUsers refuses, before anything is touched, if a process has started since the operator

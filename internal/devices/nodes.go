@@ -53,10 +53,10 @@ const CapabilitiesFolder = "/proc/driver/nvidia/capabilities"
 const capsDriver = "nvidia-caps"
 
 // Capabilities are the minor numbers of the devices that give access to a GPU instance and to
-// compute instances in it; none if the driver does not list them. Source: that of capsDriver, and
-// /proc/driver/nvidia/capabilities in https://github.com/NVIDIA/nvidia-container-toolkit
-// (internal/nvcaps).
-func Capabilities(v host.View, gpuMinor, instance int, compute []int) []int {
+// compute instances in it; none if the driver does not list them. The error says which could not be
+// read. Source: that of capsDriver, and /proc/driver/nvidia/capabilities in
+// https://github.com/NVIDIA/nvidia-container-toolkit (internal/nvcaps).
+func Capabilities(v host.View, gpuMinor, instance int, compute []int) ([]int, error) {
 	folder := fmt.Sprintf("%s/gpu%d/mig/gi%d", CapabilitiesFolder, gpuMinor, instance)
 	folders := []string{folder}
 	for _, id := range compute {
@@ -65,13 +65,17 @@ func Capabilities(v host.View, gpuMinor, instance int, compute []int) []int {
 
 	var minors []int
 	for _, f := range folders {
-		minor, err := strconv.Atoi(AccessOf(v, f)["DeviceFileMinor"])
+		access, err := AccessOf(v, f)
+		if err != nil {
+			return nil, err
+		}
+		minor, err := strconv.Atoi(access["DeviceFileMinor"])
 		if err == nil {
 			minors = append(minors, minor)
 		}
 	}
 
-	return minors
+	return minors, nil
 }
 
 // Below are the paths of a folder's entries that begin with the prefix; none if the folder does not
@@ -90,13 +94,16 @@ func Below(v host.View, folder, prefix string) []string {
 
 // AccessOf is what the driver says about the device that gives access to an instance, by the
 // driver's names; empty if it says nothing.
-func AccessOf(v host.View, instance string) map[string]string {
+func AccessOf(v host.View, instance string) (map[string]string, error) {
 	says := map[string]string{}
-	data, _ := v.ReadFile(instance + "/access") // it may be missing
+	data, err := v.ReadFile(instance + "/access")
+	if err != nil && !host.NotExist(err) {
+		return nil, err
+	}
 	for line := range strings.Lines(string(data)) {
 		key, value, _ := strings.Cut(line, ":")
 		says[key] = strings.TrimSpace(value)
 	}
 
-	return says
+	return says, nil
 }

@@ -223,7 +223,7 @@ func missingCaps(v host.View) []capsNode {
 
 	var list []capsNode
 	for _, instance := range instanceFolders(v) {
-		access := devices.AccessOf(v, instance)
+		access, _ := devices.AccessOf(v, instance) // an instance that cannot be read gets no node
 		minor := access["DeviceFileMinor"]
 		if minor == "" || access["DeviceFileModify"] != "1" {
 			continue
