@@ -102,32 +102,35 @@ func otherValues(all []source, of func(source) string, isOurs func(source) bool)
 // replaceField gives a field of a paragraph another value, in the place of its last line.
 func replaceField(paragraph, field, value string) string {
 	var out strings.Builder
-	last := "" // line of the field, until it is known to be the last
+	last := ""     // line of the field, until it is known to be the last
+	comments := "" // behind that line: the field may continue after them
 	flush := func() {
 		if last != "" {
 			out.WriteString(packages.Replacing(last, field+": "+value))
 		}
+		out.WriteString(comments)
 		last = ""
+		comments = ""
 	}
 
-	inField := false
 	for line := range strings.Lines(paragraph) {
 		name, _, _ := strings.Cut(line, ":")
+		inField := last != ""
 		continues := line[0] == ' ' || line[0] == '\t'
-		if inField && continues || strings.EqualFold(strings.TrimSpace(name), field) {
-			if last != "" {
-				out.WriteString(packages.Disabled(last))
+		begins := strings.EqualFold(strings.TrimSpace(name), field)
+		switch {
+		case inField && line[0] == '#':
+			comments += line
+		case begins, inField && continues:
+			if inField {
+				out.WriteString(packages.Disabled(last) + comments)
 			}
-			inField = true
 			last = line
-			continue
+			comments = ""
+		default:
+			flush()
+			out.WriteString(line)
 		}
-
-		if line[0] != '#' {
-			inField = false
-		}
-		flush()
-		out.WriteString(line)
 	}
 
 	flush()

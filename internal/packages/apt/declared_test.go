@@ -100,3 +100,14 @@ func TestDeclaredByOthers(t *testing.T) {
 	found := must.Get(apt{}.readable([]packages.Repository{repo}, nil).Look(t.Context(), m))(t)
 	check.That(t, strings.Contains(string(found), "with different keys"), "two keys of one repository: %q", found)
 }
+
+// TestCommentInAField: deb822(5) allows comments between the lines of a field, which stays one.
+func TestCommentInAField(t *testing.T) {
+	t.Parallel()
+	const text = "Types: deb\nURIs: http://a.example/x\n# theirs\n http://b.example/x\n# last\nSuites: /\n"
+	ours := []packages.Repository{{URL: "http://a.example/x"}}
+	got := apt{}.Disable("/etc/apt/sources.list.d/x.sources", []byte(text), ours, packages.System{Arch: "amd64"})
+	check.Equal(t, string(got), "Types: deb\n"+
+		"# gpuadm disabled: URIs: http://a.example/x\n# theirs\n"+
+		"# gpuadm replaced:  http://b.example/x\nUris: http://b.example/x\n# last\nSuites: /\n", "the file:")
+}
