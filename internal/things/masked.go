@@ -16,13 +16,19 @@ const (
 	maskedFile = converge.State("via %2Fdev%2Fnull")
 )
 
+// maskedUntilReboot is what systemd says of a unit with a mask in /run: systemctl(1), is-enabled.
+const maskedUntilReboot = "masked-runtime"
+
+// MasksUnit reports whether the first word of a unit's state is a mask.
+func MasksUnit(enabled string) bool { return enabled == "masked" || enabled == maskedUntilReboot }
+
 // UnlessMasked leaves a unit that an operator has masked, and the link to /dev/null in place of its
 // file.
 func UnlessMasked(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
 		enabled, _ := UnitWords(found)
-		if enabled == "masked" || found == maskedFile {
+		if MasksUnit(enabled) || found == maskedFile {
 			return found, nil
 		}
 		return to(found)

@@ -45,10 +45,14 @@ func wantUnit(name, wantActive, why string) converge.Want {
 			return "", host.Later{Until: "its installation"}
 		}
 		enabled, active := UnitWords(found)
-		if enabled == "masked" {
+		if MasksUnit(enabled) {
+			unmask := "sudo systemctl unmask "
+			if enabled == maskedUntilReboot {
+				unmask += "--runtime "
+			}
 			return "", &trouble.Error{
 				What: fmt.Sprintf("cannot start %s: the unit is masked", name),
-				Try:  []string{"sudo systemctl unmask " + name},
+				Try:  []string{unmask + name},
 			}
 		}
 

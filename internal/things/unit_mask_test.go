@@ -3,10 +3,12 @@
 package things_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -29,5 +31,21 @@ func TestMaskedAndBack(t *testing.T) {
 		must.OK(t, w.Make(t.Context(), n, before))
 		found = must.Get(w.Look(t.Context(), n))(t)
 		check.Equal(t, found, before, "unmasked:")
+	}
+}
+
+// TestMaskedUntilReboot: a unit with a mask in /run cannot start, and unmask without --runtime
+// leaves that mask.
+func TestMaskedUntilReboot(t *testing.T) {
+	for state, try := range map[converge.State]string{
+		"masked inactive":         "sudo systemctl unmask x.service",
+		"masked-runtime inactive": "sudo systemctl unmask --runtime x.service",
+	} {
+		for _, w := range []converge.Want{things.Running("x.service", ""), things.Enabled("x.service", "")} {
+			_, err := w.To(state)
+			var refused *trouble.Error
+			must.That(t, errors.As(err, &refused), "%s: %v", state, err)
+			check.List(t, refused.Try, []string{try}, "%s:", state)
+		}
 	}
 }

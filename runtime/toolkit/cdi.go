@@ -60,7 +60,7 @@ func ifInstalled(w converge.Want) converge.Want {
 	to := w.To
 	w.To = func(found converge.State) (converge.State, error) {
 		enabled, _ := things.UnitWords(found)
-		if enabled == "" || enabled == "masked" {
+		if enabled == "" || things.MasksUnit(enabled) {
 			return found, nil
 		}
 		return to(found)
