@@ -103,6 +103,15 @@ func part(name, none string, claims ...Claim) Part {
 	return Part{Name: name, Owner: &claims[0], Others: claims[1:]}
 }
 
+// orUnknown returns the part, as unknown if an error kept gpuadm from a look at a sign.
+func (p Part) orUnknown(err error) Part {
+	if err != nil {
+		p.None = ""
+		p.Unknown = err.Error()
+	}
+	return p
+}
+
 // byTable is gpuadm's claim, by a table of node.toml.
 func byTable(table, leave string) Claim {
 	return Claim{
@@ -128,6 +137,7 @@ func imageClaim(f facts.Facts, other drivers.Other) *Claim {
 
 func driverPart(v host.View, s spec.Spec, f facts.Facts, other drivers.Other, image *Claim) Part {
 	var claims []Claim
+	var lookErr error
 	switch {
 	case image != nil:
 		leave := strings.TrimPrefix(other.TakeOver, "or ")
@@ -135,7 +145,7 @@ func driverPart(v host.View, s spec.Spec, f facts.Facts, other drivers.Other, im
 	case other.Owner != "":
 		claims = append(claims, Claim{f.DriverOwner.Name, f.DriverOwner.Why, operatorEnds("driver")})
 	case s.Driver.Source != drivers.SourceRunfile:
-		claims = installerClaims(v)
+		claims, lookErr = installerClaims(v)
 	}
 
 	// With owner = "auto" the stages only verify a driver that another program brings.
@@ -148,20 +158,20 @@ func driverPart(v host.View, s spec.Spec, f facts.Facts, other drivers.Other, im
 	if f.Driver != nil {
 		none = "the driver " + f.Driver.Version + " is loaded, no sign names who brought it, and gpuadm leaves it alone"
 	}
-	return part("driver", none, claims...)
+	return part("driver", none, claims...).orUnknown(lookErr)
 }
 
 // installerClaims has the claim of NVIDIA's installer, if it has installed a driver.
-func installerClaims(v host.View) []Claim {
+func installerClaims(v host.View) ([]Claim, error) {
 	version, err := drivers.ByInstaller(v)
 	if err != nil || version == "" {
-		return nil
+		return nil, err
 	}
 	return []Claim{{
 		Who:  "NVIDIA's installer",
 		By:   "it has installed driver " + string(version),
 		Ends: []Ends{{"this node", "nvidia-uninstall --silent"}},
-	}}
+	}}, nil
 }
 
 func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
@@ -199,10 +209,7 @@ func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image
 	unit, err := v.Unit(ctx, cdi.Unit)
 	var later host.Later
 	if err != nil && !errors.As(err, &later) {
-		return Part{
-			Name:    "CDI",
-			Unknown: "cannot ask systemd about " + cdi.Unit + ": " + err.Error(),
-		}
+		return part("CDI", "").orUnknown(fmt.Errorf("cannot ask systemd about %s: %w", cdi.Unit, err))
 	}
 
 	isMissing := slices.Contains([]string{"not-found", "masked", ""}, unit.Load)
@@ -211,16 +218,23 @@ func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image
 		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + file, []Ends{{"this node", mask}}})
 	}
 
-	_, err = v.Stat(file)
-	if err == nil && image != nil { // as the service ext-nvidia-cdi-gen of Talos writes it
+	_, fileErr := v.Stat(file)
+	switch {
+	case image == nil:
+	case fileErr == nil: // as the service ext-nvidia-cdi-gen of Talos writes it
 		return part("CDI", "", Claim{
 			Who: image.Who,
 			By:  file + " is there without " + cdi.Unit + ", and " + image.By,
 		})
+	case !host.NotExist(fileErr):
+		return part("CDI", "").orUnknown(fileErr)
 	}
 
 	lacks, err := cdi.LacksService(ctx, v)
-	if err == nil && lacks && toolkit.GeneratesCDI(s, f) {
+	switch {
+	case err != nil && !errors.As(err, &later):
+		return part("CDI", "").orUnknown(err)
+	case lacks && toolkit.GeneratesCDI(s, f):
 		return part("CDI", "", byTable("[runtime]", "cdi = false"))
 	}
 	return part("CDI", cdi.Unit+" is not installed or is masked, so nothing on the host writes "+file)
@@ -354,11 +368,7 @@ func allocationPart(ctx context.Context, v host.View, f facts.Facts, plugin, dra
 	}
 
 	p := part(name, "neither a device plugin nor the DRA driver has registered with kubelet, and no enabled unit runs one", claims...)
-	if blind := cmp.Or(err, unitErr); blind != nil {
-		p.None = ""
-		p.Unknown = blind.Error()
-	}
-	return p
+	return p.orUnknown(cmp.Or(err, unitErr))
 }
 
 // offerClaim is the claim of a program that offers GPUs to kubelet.
