@@ -112,6 +112,30 @@ func TestExecAgain(t *testing.T) {
 	check.That(t, err == nil && is.Username == "later", "%q, %v", is.Username, err)
 }
 
+// TestExecAgainInOneTry: the plugin is asked again also for a client that retries no request, and the
+// server has the time of a first try.
+func TestExecAgainInOneTry(t *testing.T) {
+	sim := kubesim.New(kubesim.User{})
+	n := machine(t, "-- etc/k --\n"+withUser(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./bin/p}}`))
+	n.Serve("api.example:6443", sim)
+	asked := 0
+	n.Install("p", simhost.Program{
+		Looks: func([]string) bool { return true },
+		Run: func(*files.Files, []string) ([]byte, error) {
+			asked++
+			return []byte(credentials("v1", map[string]any{"token": fmt.Sprint("token-", asked)})), nil
+		},
+	})
+	c := must.Get(new(Clients).Ask(n, From{Kubeconfig: "/etc/k"}))(t).Within(0)
+	sim.Token("token-1", kubesim.User{Name: "one"})
+	must.Get(c.Whoami(t.Context()))(t)
+	sim.Revoke("token-1")
+
+	sim.Token("token-2", kubesim.User{Name: "two"})
+	is, err := c.Whoami(t.Context())
+	check.That(t, err == nil && is.Username == "two", "%q, %v", is.Username, err)
+}
+
 type ahead struct {
 	host.View
 	by time.Duration

@@ -86,9 +86,10 @@ func (c *Client) do(ctx context.Context, r call) error {
 
 	began := c.clock()
 	renewed := false // the credentials
-	for try := 0; ; try++ {
+	retries := 0
+	for {
 		limit := c.limit
-		if try > 0 { // the last try gets the remaining time
+		if retries > 0 { // the last try gets the remaining time
 			limit = min(limit, c.patience-c.clock().Sub(began))
 		}
 
@@ -96,22 +97,25 @@ func (c *Client) do(ctx context.Context, r call) error {
 		switch {
 		case e == nil:
 			return nil
-		case e.status == http.StatusConflict && r.again && try > 0:
+		case e.status == http.StatusConflict && r.again && retries > 0:
 			return nil
 		case e.status == http.StatusUnauthorized && !renewed && c.login.forget():
-			renewed = true // the plugin's credentials may have expired early: ask it once more
+			// The plugin's credentials may have expired early: ask it once more. The server has done
+			// nothing, so the next try is as this one, and no retry.
+			renewed = true
 			continue
 		case !e.retry || ctx.Err() != nil:
 			return c.fail(r, e, 0)
 		}
 
-		nap := c.nap(try, e.after)
+		nap := c.nap(retries, e.after)
 		if c.clock().Sub(began)+nap > c.patience {
-			return c.fail(r, e, try+1)
+			return c.fail(r, e, retries+1)
 		}
 		if c.sleep(ctx, nap) != nil {
 			return c.fail(r, e, 0)
 		}
+		retries++
 	}
 }
 
