@@ -82,10 +82,15 @@ func Installed(v host.View) []string {
 // InstallName is the name of the stage that Install makes.
 const InstallName = "install"
 
-// maskNotes names gpuadm's units that an operator has masked: gpuadm leaves them masked.
+// maskNotes names gpuadm's units, and its drop-in, that an operator has masked: gpuadm leaves them
+// masked. systemctl unmask knows no drop-ins.
 func maskNotes(v host.View) (notes []string) {
 	for _, name := range Units() {
 		if !things.IsMasked(v, name) {
+			continue
+		}
+		if name == gateFile {
+			notes = append(notes, fmt.Sprintf("%s is masked, so kubelet does not wait until the node is ready; if that is not meant: rm %s && systemctl daemon-reload", name, name))
 			continue
 		}
 		unit := path.Base(name)
