@@ -61,17 +61,22 @@ type refusal struct {
 	try   string
 }
 
-// refusals are the kernel's errors for a module that it does not load. Source: kernel/module/main.c
-// and signing.c in the kernel's tree; modprobe(8).
-func refusals() []refusal {
+// refusals are the kernel's errors for a module that it does not load. It ignores a parameter that
+// the module does not have (unknown_module_param_cb), and refuses a wrong value. Source:
+// kernel/module/main.c and signing.c in the kernel's tree; modprobe(8).
+func refusals(module string) []refusal {
 	const sign = "build = \"precompiled\" in [driver], for modules that the distribution signs; or enroll the key: mokutil --import, then confirm it at the console"
+	values := "fix the value, in parameters in [driver] or in the other options lines of /etc/modprobe.d; modinfo -p " + module + " lists the types"
+	if module != "nvidia" { // parameters in [driver] are the module nvidia's
+		values = "fix the value in the options lines of /etc/modprobe.d; modinfo -p " + module + " lists the types"
+	}
 	kernels := trouble.Command("plan") + ", to see for which kernels modules are built"
 	return []refusal{
 		{"Key was rejected", "the kernel does not trust the key that signed it", sign},
 		{"Required key not available", "the kernel wants modules signed by a key it trusts", sign},
 		{"Operation not permitted", "the kernel is locked down, or the caller may not load modules", sign},
 		{"Exec format error", "it was built for another kernel", kernels},
-		{"Invalid argument", "a parameter is not one of the module's", "parameters in [driver]; modinfo -p nvidia lists what there is"},
+		{"Invalid argument", "it does not take the value of a parameter", values},
 		{"Unknown symbol", "the kernel lacks functions that it needs", "a kernel that the driver supports, or a newer driver"},
 		{"No such device", "it finds no GPU that it supports", faults.Of("DRV-008").Fix},
 		{"not found in directory", "it is not there for the running kernel", kernels},
@@ -95,7 +100,7 @@ func whyNotLoaded(ctx context.Context, v host.View, name, version string, err er
 	// the module, as Debian's do ("install nvidia modprobe -i nvidia-current-open"), the outer
 	// modprobe adds "Invalid argument": command_do in libkmod.
 	first := len(output)
-	for _, r := range refusals() {
+	for _, r := range refusals(name) {
 		at := strings.Index(output, r.words)
 		if at >= 0 && at < first {
 			first = at

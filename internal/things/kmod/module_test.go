@@ -88,6 +88,15 @@ PCI_ID=10DE:2330
 				"modprobe: ERROR: could not insert 'nvidia': Invalid argument", Cause: errors.New("exit status 1")}
 		}
 
+		if refused, err := f.ReadFile("/refused"); err == nil && strings.TrimSpace(string(refused)) == argv[1] {
+			return nil, &host.CommandError{
+				Argv:   argv,
+				Code:   1,
+				Stderr: "modprobe: ERROR: could not insert '" + argv[1] + "': Invalid argument",
+				Cause:  errors.New("exit status 1"),
+			}
+		}
+
 		name := strings.ReplaceAll(argv[1], "-", "_")
 		write := map[string]string{"/sys/module/" + name + "/refcnt": "0\n"}
 		if name == "nvidia" {
@@ -254,6 +263,23 @@ func TestModuleForesees(t *testing.T) {
 		if got := m.Affected(c.found, c.by); got != c.then || m.Current(got) != "as on disk" {
 			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, m.Current(got))
 		}
+	}
+}
+
+// TestModuleValues: the kernel ignores a parameter that the module does not have, and refuses a value
+// that one does not take. Those of other modules are not in node.toml.
+func TestModuleValues(t *testing.T) {
+	for _, c := range []struct{ refused, try, not string }{
+		{"nvidia", "parameters in [driver]", "nvidia-uvm"},
+		{"nvidia-uvm", "modinfo -p nvidia-uvm", "[driver]"},
+	} {
+		n := simulated(t, "-- refused --\n"+c.refused)
+		_, _, err := settle(t, n)
+		told := (*trouble.Error)(nil)
+		must.That(t, errors.As(err, &told) && len(told.Try) == 1, "%s: %v", c.refused, err)
+		check.Has(t, told.What, "it does not take the value of a parameter", "%s", c.refused)
+		check.Has(t, told.Try[0], c.try, "%s", c.refused)
+		check.That(t, !strings.Contains(told.Try[0], c.not), "%s: %s", c.refused, told.Try[0])
 	}
 }
 
