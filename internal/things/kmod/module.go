@@ -163,8 +163,9 @@ func (m module) Affected(found converge.State, by converge.Change) converge.Stat
 // leaves the module alone.
 func (m module) onDiskAfter(by converge.Change) string {
 	anyKernel := m.kernel == ""
+	buildsDriver := by.Kind == "dkms" && strings.HasPrefix(by.Name, "nvidia/") // and no add-on
 	switch {
-	case by.Kind == "dkms" && (anyKernel || strings.HasSuffix(by.Name, " "+m.kernel)):
+	case buildsDriver && (anyKernel || strings.HasSuffix(by.Name, " "+m.kernel)):
 		if by.After != installed {
 			return "nothing"
 		}

@@ -258,6 +258,8 @@ func TestModuleForesees(t *testing.T) {
 		{"580.95.05 open, on disk 575.1 open", "580.95.05 open, on disk what that leaves", converge.Change{Ref: converge.Ref{Kind: "package", Name: "x"}, Brings: []string{"nvidia"}, Before: "580.95.05-1 held", After: "575.1-1 held"}},
 		{"as on disk", "the one before, on disk what that leaves", converge.Change{Ref: converge.Ref{Kind: "runfile", Name: "nvidia"}, Brings: []string{"nvidia"}, Before: "580.95.05 open", After: "570.1 open"}},
 		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-settings"}, Before: "580.95.05-1", After: "575.1-1"}},
+		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia-fs for 6.8.0", Form: kmod.FormAddOn}, Before: kmod.AddOnNotBuilt, After: kmod.AddOnFits}},
+		{"580.95.05 open without nvidia-fs", "580.95.05 open without nvidia-fs", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia-fs for 6.8.0", Form: kmod.FormAddOn}, After: kmod.AddOnFits}},
 		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-fs-dkms"}, Brings: []string{"nvidia-fs"}, Before: "2.26-1"}},
 	} {
 		if got := m.Affected(c.found, c.by); got != c.then || m.Current(got) != "as on disk" {
