@@ -65,7 +65,9 @@ type refusal struct {
 // the module does not have (unknown_module_param_cb), and refuses a wrong value. Source:
 // kernel/module/main.c and signing.c in the kernel's tree; modprobe(8).
 func refusals(module string) []refusal {
-	const sign = "build = \"precompiled\" in [driver], for modules that the distribution signs; or enroll the key: mokutil --import, then confirm it at the console"
+	const sign = "build = \"precompiled\" in [driver], for modules that the distribution signs; or enroll the key: " +
+		"mokutil --import FILE with its certificate, which DKMS keeps in /var/lib/dkms/mok.pub, " +
+		"and on Ubuntu in /var/lib/shim-signed/mok/MOK.der; then reboot, and confirm it at the console"
 	values := "fix the value, in parameters in [driver] or in the other options lines of /etc/modprobe.d; modinfo -p " + module + " lists the types"
 	if module != "nvidia" { // parameters in [driver] are the module nvidia's
 		values = "fix the value in the options lines of /etc/modprobe.d; modinfo -p " + module + " lists the types"

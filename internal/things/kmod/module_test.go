@@ -230,6 +230,8 @@ func TestModuleRejected(t *testing.T) {
 	_, _, err := settle(t, n)
 	told := (*trouble.Error)(nil)
 	check.That(t, errors.As(err, &told) && strings.Contains(told.What, "does not trust the key") && len(told.Try) > 0, "%v", err)
+	check.Has(t, told.Try[0], "mokutil --import FILE", "the command lacks its file")
+	check.Has(t, told.Try[0], "then reboot", "the console asks at the next boot")
 }
 
 func TestModuleServesNotAll(t *testing.T) {
