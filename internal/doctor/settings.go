@@ -154,11 +154,22 @@ func otherDefault(m *Machine) []Finding {
 // imports it.
 func decidingFile(e facts.Engine, key string) string {
 	for _, f := range slices.Backward(e.Files) {
-		if strings.Contains(string(f.Data), key) {
+		if len(linesWith(f.Data, key)) > 0 {
 			return f.Path
 		}
 	}
 	return e.Config
+}
+
+// linesWith returns the lines of a file that have a text, but for comments.
+func linesWith(data []byte, text string) (lines []string) {
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if strings.Contains(line, text) && !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // engineNotServing finds an engine that runs, and does not answer CRI or says that it is not ready.
