@@ -204,6 +204,19 @@ func engineNotServing(m *Machine) []Finding {
 	}}
 }
 
+// networkSetting is the line that names the folder with networks: conf_dir of containerd, network_dir
+// of CRI-O, in the file that is read last; "" if no file names one.
+func networkSetting(e facts.Engine) (line string) {
+	for _, f := range e.Files {
+		for _, key := range []string{"conf_dir", "network_dir"} {
+			for _, stated := range linesWith(f.Data, key) {
+				line = stated
+			}
+		}
+	}
+	return line
+}
+
 // noNetwork knows the endings that an engine reads: loadFromConfDir in
 // https://github.com/containerd/go-cni, and ConfFiles in
 // https://github.com/containernetworking/cni.
@@ -214,9 +227,7 @@ func noNetwork(m *Machine) []Finding {
 	if !ok || e.Name == "docker" || !k.Joined || m.isDown(k) || m.generates() || m.Basics().Booting {
 		return nil
 	}
-	text, _ := m.text(e.Config)
-	otherFolder := strings.Contains(text, "conf_dir") && !strings.Contains(text, folder)
-	if otherFolder || strings.Contains(text, "network_dir") {
+	if stated := networkSetting(e); stated != "" && !strings.Contains(stated, folder) {
 		return nil
 	}
 
