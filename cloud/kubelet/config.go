@@ -43,6 +43,14 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine) (table, error) {
 
 	var users table
 	if name := s.Join.KubeletConfig; name != "" {
+		if why := f.NoFiles[name]; why != "" {
+			return nil, &trouble.Error{
+				What: fmt.Sprintf("cannot use %s as kubelet_config: %s", name, why),
+				Try:  []string{"name another file with kubelet_config in [join]"},
+				Keys: []string{"join.kubelet_config"},
+			}
+		}
+
 		read, err := readKubeletConfig(name, f.Files[name])
 		if err != nil {
 			return nil, trouble.WithKeys(err, "join.kubelet_config")

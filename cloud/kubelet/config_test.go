@@ -4,6 +4,7 @@ package kubelet
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,6 +41,20 @@ func TestMerge(t *testing.T) {
 		after, _ := json.Marshal(v[0])
 		check.That(t, string(after) == string(before), "%s was changed to %s", before, after)
 	}
+}
+
+// TestConfigInPlaceOfFile: what is in the place of the user's file is said, and not that nothing is
+// there.
+func TestConfigInPlaceOfFile(t *testing.T) {
+	var s spec.Spec
+	s.Join.KubeletConfig = "/etc/gpuadm/kubelet.d"
+	f := facts.Facts{NoFiles: map[string]string{"/etc/gpuadm/kubelet.d": "it is a folder, not a regular file"}}
+	_, err := Own{}.config(s, f, facts.Engine{Name: "containerd"})
+	want := "cannot use /etc/gpuadm/kubelet.d as kubelet_config: it is a folder, not a regular file"
+	check.That(t, err != nil && strings.HasPrefix(err.Error(), want), "%v", err)
+
+	_, err = Own{}.config(s, facts.Facts{}, facts.Engine{Name: "containerd"})
+	check.That(t, err != nil && strings.Contains(err.Error(), "not found"), "%v", err)
 }
 
 func TestReserved(t *testing.T) {
