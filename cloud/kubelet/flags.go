@@ -26,8 +26,8 @@ func TaintTexts(taints []spec.Taint) (list []string) {
 	return list
 }
 
-// flagParts returns the labels or taints that kubelet would use. If two lists have a part with the
-// same key, kubelet uses the part in the later list.
+// flagParts returns the labels or taints that kubelet would use. Of two parts with the same key,
+// kubelet uses the later one, in one list or in two.
 func flagParts(words []string, flag string) (parts []string) {
 	argv := append([]string{"kubelet"}, words...)
 	withUnderscores := strings.ReplaceAll(flag, "-", "_")
@@ -36,18 +36,15 @@ func flagParts(words []string, flag string) (parts []string) {
 		lists = lists[len(lists)-1:]
 	}
 
-	lastList := map[string]int{} // with a part of this key
-	for i, list := range lists {
-		for part := range strings.SplitSeq(list, ",") {
-			lastList[partKey(part)] = i
-		}
+	all := strings.Split(strings.Join(lists, ","), ",")
+	last := map[string]int{} // where the part with this key is that counts
+	for i, part := range all {
+		last[partKey(part)] = i
 	}
 
-	for i, list := range lists {
-		for part := range strings.SplitSeq(list, ",") {
-			if part != "" && lastList[partKey(part)] == i {
-				parts = append(parts, part)
-			}
+	for i, part := range all {
+		if part != "" && last[partKey(part)] == i {
+			parts = append(parts, part)
 		}
 	}
 

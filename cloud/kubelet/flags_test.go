@@ -77,6 +77,20 @@ func TestVariableRefused(t *testing.T) {
 
 // A list of taints replaces those before it, so ours repeats those that count; the words of others
 // stay.
+// TestLabelTwice: of two values of one label kubelet uses the last, in one list too.
+func TestLabelTwice(t *testing.T) {
+	for before, after := range map[string]string{
+		"--node-labels=a=1,a=2":                 "--node-labels=a=1,a=2 --node-labels=a=1",
+		"--node-labels=a=2,a=1":                 "--node-labels=a=2,a=1",
+		"--node-labels=a=1 --node-labels=a=2":   "--node-labels=a=1 --node-labels=a=2 --node-labels=a=1",
+		"--node-labels=a=2 --node-labels=,,a=1": "--node-labels=a=2 --node-labels=,,a=1",
+	} {
+		got, err := withFlag([]byte(extra+"=\""+before+"\"\n"), extra, labelFlag, []string{"a=1"}, nil)
+		want := extra + "=\"" + after + "\"\n"
+		check.That(t, err == nil && string(got) == want, "%s: %q, %v, want %q", before, got, err, want)
+	}
+}
+
 func TestTaintsInVariable(t *testing.T) {
 	for name, c := range map[string]struct{ before, others, after string }{
 		"none":            {"--v=2", "", "--v=2 --register-with-taints=gpu=new:NoSchedule"},
