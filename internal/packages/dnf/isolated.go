@@ -52,8 +52,10 @@ func (a dnf) isolate(
 		files[a.root+module.file()] = module.text(g.Request.Stream)
 	}
 
+	// Files of repositories may hold passwords, and everybody may read the folder of a mirror.
+	private := host.Attr{Mode: 0o600}
 	for name, data := range files {
-		if err := h.WriteFile(name, data, host.Attr{Mode: 0o644}); err != nil {
+		if err := h.WriteFile(name, data, private); err != nil {
 			return nil, nil, err
 		}
 		if strings.HasPrefix(name, a.root+ownRepos) {
