@@ -27,15 +27,27 @@ type elsewhere struct {
 	gpus []string
 }
 
-// example is a command line with what the machine lacks.
-func (m *elsewhere) example() string {
+// example is a command line with what the machine lacks, for a node in a cloud. It leaves out a
+// wrong processor and a wrong cloud.
+func (m *elsewhere) example(cloud string) string {
 	flags := ""
 	for _, gpu := range m.gpus {
 		flags += " --gpu " + host.ShellWord(fullModel(gpu))
 	}
 	flags = cmp.Or(flags, " --gpu H100-80GB")
-	return trouble.Command("init" + flags + " --os " + host.ShellWord(cmp.Or(m.os, "ubuntu-24.04")))
+	flags += " --os " + host.ShellWord(cmp.Or(m.os, "ubuntu-24.04"))
+
+	if isArch(m.arch) {
+		flags += " --arch " + m.arch
+	}
+	if cloud != "none" && slices.Contains(clouds, cloud) {
+		flags += " --cloud " + cloud
+	}
+	return trouble.Command("init" + flags)
 }
+
+// isArch says whether --arch takes a processor.
+func isArch(arch string) bool { return arch == "amd64" || arch == "arm64" }
 
 // fullModel is the whole name of a model that known has found. A GPU of several ids, or of no name,
 // stays as it was typed: the first driver is that of the id.
@@ -71,7 +83,7 @@ func gpuModels(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirec
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// known refuses a GPU or an operating system that gpuadm does not know, and a wrong processor.
+// known refuses a GPU or an operating system that gpuadm does not know.
 func (m *elsewhere) known() error {
 	for _, name := range m.gpus {
 		if _, _, err := modelOf(name); err != nil {
@@ -130,7 +142,7 @@ func (m *elsewhere) chooseArch() error {
 		m.arch = "arm64"
 	case m.arch == "":
 		m.arch = "amd64"
-	case m.arch != "amd64" && m.arch != "arm64":
+	case !isArch(m.arch):
 		return usage{fmt.Errorf("cannot use --arch %q: it takes amd64 or arm64", m.arch)}
 	case onArm && m.arch != "arm64":
 		return usage{&trouble.Error{

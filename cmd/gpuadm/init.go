@@ -46,7 +46,7 @@ func newInit(c *common) *cobra.Command {
 		Short: "write a commented node.toml to start from",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(m.gpus) > 0 || m.os != "" || cloud != "" {
+			if len(m.gpus) > 0 || m.os != "" || m.arch != "" || cloud != "" {
 				return c.initElsewhere(m, cmp.Or(cloud, "none"))
 			}
 			return c.initHere(cmd.Context(), printOnly)
@@ -68,8 +68,8 @@ func (c *common) initElsewhere(m elsewhere, cloud string) error {
 	switch {
 	case len(m.gpus) == 0 || m.os == "":
 		return usage{&trouble.Error{
-			What: "cannot choose a driver: --gpu needs --os, --os needs --gpu, and --cloud needs both; without them init is for this machine",
-			Try:  []string{m.example()},
+			What: "cannot choose a driver: --gpu needs --os, --os needs --gpu, and --arch and --cloud need both; without them init is for this machine",
+			Try:  []string{m.example(cloud)},
 		}}
 	case !slices.Contains(clouds, cloud):
 		return wrongCloud(cloud)

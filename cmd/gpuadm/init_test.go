@@ -219,3 +219,22 @@ func TestGPUWithoutProfiles(t *testing.T) {
 	check.Equal(t, code, 2, "validate with [mig]: %s: exit code ", text)
 	check.Has(t, text, "no table of its profiles is public", "validate with [mig]:")
 }
+
+// TestInitExample: the command line that is printed for an incomplete one says all that was typed.
+// A spec for another processor, or without its cloud, would be printed without a word.
+func TestInitExample(t *testing.T) {
+	empty := must.Get(simhost.New(nil))(t)
+	for typed, want := range map[string]string{
+		"init --gpu H100-80 --cloud eks":      "gpuadm init --gpu H100-80GB --os ubuntu-24.04 --cloud eks",
+		"init --gpu H100-80GB --cloud moon":   "gpuadm init --gpu H100-80GB --os ubuntu-24.04\n",
+		"init --gpu T4 --arch arm64":          "--os ubuntu-24.04 --arch arm64\n",
+		"init --os rocky-9 --arch arm":        "gpuadm init --gpu H100-80GB --os rocky-9\n",
+		"init --arch arm64":                   "gpuadm init --gpu H100-80GB --os ubuntu-24.04 --arch arm64\n",
+		"init --arch arm64 --cloud oke":       "gpuadm init --gpu H100-80GB --os ubuntu-24.04 --arch arm64 --cloud oke\n",
+		"init --gpu GB200-186GB --cloud none": "gpuadm init --gpu GB200-186GB --os ubuntu-24.04\n",
+	} {
+		code, text := onHost(t, empty, strings.Fields(typed)...)
+		check.That(t, code == 2, "%s: exit code %d", typed, code)
+		check.Has(t, text, want, "%s", typed)
+	}
+}
