@@ -189,7 +189,8 @@ func (m module) onDiskAfter(by converge.Change) string {
 // comes.
 func (m module) Current(converge.State) converge.State { return moduleSettled }
 
-// Make unloads the loaded module if it differs from the one on disk, and loads that one.
+// Make unloads the loaded module if it differs from the one on disk, and loads that one. It starts
+// the daemons again that it has stopped, also in a run that ends meanwhile.
 func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	s, err := m.look(h)
 	if err != nil {
@@ -199,14 +200,15 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 		return m.load(ctx, h, s)
 	}
 
+	lasting := context.WithoutCancel(ctx)
 	if err := unload(ctx, h, s); err != nil {
-		return host.Join(err, things.Resume(ctx, h))
+		return host.Join(err, things.Resume(lasting, h))
 	}
 	if s.disk == "" {
 		return nil
 	}
 
-	return host.Join(m.load(ctx, h, s), things.Resume(ctx, h))
+	return host.Join(m.load(ctx, h, s), things.Resume(lasting, h))
 }
 
 // Sweep loads the module that a killed Make had unloaded, and starts the daemons that it

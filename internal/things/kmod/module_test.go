@@ -3,6 +3,7 @@
 package kmod_test
 
 import (
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -268,6 +269,40 @@ func TestModuleForesees(t *testing.T) {
 			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, m.Current(got))
 		}
 	}
+}
+
+// stopping is a machine on which a run ends while it unloads a module. As on a real one, nothing
+// begins once the context has ended.
+type stopping struct {
+	*simhost.Node
+	end context.CancelFunc
+}
+
+func (s stopping) Do(ctx context.Context, argv ...string) ([]byte, error) {
+	if argv[0] == "rmmod" {
+		s.end()
+		return nil, context.Canceled
+	}
+	return s.Node.Do(ctx, argv...)
+}
+
+func (s stopping) SetUnit(ctx context.Context, name string, to host.UnitChange) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.Node.SetUnit(ctx, name, to)
+}
+
+// TestModuleResumes: a run that is ended while it unloads the module starts the daemons again that
+// it has stopped.
+func TestModuleResumes(t *testing.T) {
+	n := simulated(t, loaded570)
+	ctx, end := context.WithCancel(t.Context())
+	err := kmod.Module("6.8.0", nil, onDisk, false, "").Make(ctx, stopping{n, end}, "as on disk")
+	check.That(t, errors.Is(err, context.Canceled), "%v", err)
+
+	u := must.Get(n.Unit(t.Context(), "nvidia-persistenced.service"))(t)
+	check.That(t, u.Active == "active", "persistenced is %s", u.Active)
 }
 
 // TestModuleValues: the kernel ignores a parameter that the module does not have, and refuses a value
