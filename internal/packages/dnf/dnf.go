@@ -202,7 +202,7 @@ func requireDnf4(v host.View) error {
 	if err == nil && strings.HasPrefix(path.Base(target), "dnf5") {
 		return &trouble.Error{
 			What: "cannot read installed packages: this machine has dnf 5, and gpuadm works with dnf 4",
-			Try:  []string{"say owner = \"other\" in [driver], if another tool installs the driver"},
+			Try:  []string{`write owner = "other" in [driver], and leave out [toolkit], if another tool installs driver and toolkit`},
 		}
 	}
 

@@ -374,6 +374,21 @@ func TestMirrored(t *testing.T) {
 	}
 }
 
+// TestRequiresDnf4: the packages may be the driver's or the toolkit's, and the advice is for both.
+func TestRequiresDnf4(t *testing.T) {
+	for link, want := range map[string]string{"dnf-3": "", "dnf5": "leave out [toolkit]"} {
+		n := must.Get(simhost.New([]byte("-- usr/bin/" + link + " --\n-- usr/bin/dnf link=" + link + " --\n")))(t)
+		_, err := New(nil).Installed(t.Context(), n)
+		var told *trouble.Error
+		if want == "" {
+			check.That(t, !errors.As(err, &told), "%s: %v", link, err)
+			continue
+		}
+		must.That(t, errors.As(err, &told) && len(told.Try) == 1, "%s: %v", link, err)
+		check.Has(t, told.Try[0], want, "%s", link)
+	}
+}
+
 // down is a machine whose repositories cannot be reached.
 type down struct{ *simhost.Node }
 
