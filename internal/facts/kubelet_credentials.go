@@ -14,8 +14,8 @@ import (
 
 // credentials finds out whether the machine has joined: the kubeconfig, and the files that it names
 // as kubelet's credentials, exist. It also finds out until when they are valid. gpuadm keeps none
-// of their bytes: a key may be among them. A file that exists and that gpuadm, without root, cannot
-// read counts as valid: to join a second time would be worse. It returns the node's name if a
+// of their bytes: a key may be among them. A file that gpuadm, without root, cannot read or look at
+// counts as valid: to join a second time would be worse. It returns the node's name if a
 // certificate has it.
 func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 	k.Kubeconfig = kubeconfig
@@ -36,6 +36,11 @@ func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 		return path.Join(path.Dir(kubeconfig), name) // kubeconfigs name files from their own folder
 	}
 
+	mayExist := func(name string) bool {
+		_, err := g.v.Stat(absolute(name))
+		return err == nil || !missing(err)
+	}
+
 	certificate, unreadable := g.clientCertificate(user, absolute)
 	if certificate != nil {
 		k.Begins = certificate.NotBefore.UTC()
@@ -47,7 +52,7 @@ func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 	case user.Token != "":
 		k.Joined = true
 	case user.TokenFile != "":
-		k.Joined = g.exists(absolute(user.TokenFile))
+		k.Joined = mayExist(user.TokenFile)
 	case user.Exec != nil && user.Exec.Command != "":
 		command := user.Exec.Command
 		if strings.Contains(command, "/") {
@@ -55,7 +60,7 @@ func (k *Kubelet) credentials(g *gathering, kubeconfig string) (node string) {
 		}
 		k.Joined = Runs(g.v, command, "/opt/bin")
 	case unreadable || certificate != nil:
-		k.Joined = user.Key != "" || user.KeyFile != "" && g.exists(absolute(user.KeyFile))
+		k.Joined = user.Key != "" || user.KeyFile != "" && mayExist(user.KeyFile)
 	}
 
 	name, isNode := strings.CutPrefix(k.Identity, "system:node:")

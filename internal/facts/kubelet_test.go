@@ -6,12 +6,14 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
+	"io/fs"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -328,6 +330,43 @@ func TestJoined(t *testing.T) {
 				check.That(t, f.Path != "/k" && f.Path != pem, "%s, which holds a secret, is among the files", f.Path)
 			}
 		})
+	}
+}
+
+// private is a machine with a folder that only root may enter, as kubelet makes /var/lib/kubelet.
+type private struct {
+	files
+	folder string
+}
+
+func (v private) Stat(name string) (host.Info, error) {
+	if strings.HasPrefix(name, v.folder+"/") {
+		return host.Info{}, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrPermission}
+	}
+	return v.files.Stat(name)
+}
+
+func (v private) ReadFile(name string) ([]byte, error) {
+	if strings.HasPrefix(name, v.folder+"/") {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return v.files.ReadFile(name)
+}
+
+// TestJoinedInPrivate: credentials that gpuadm, without root, cannot look at count as valid, also if
+// it may not enter their folder.
+func TestJoinedInPrivate(t *testing.T) {
+	const folder = "/var/lib/kubelet"
+	for _, users := range []string{
+		"    client-certificate: " + folder + "/p\n    client-key: " + folder + "/p\n",
+		"    tokenFile: " + folder + "/t\n",
+	} {
+		v := files{
+			unitFile: service1("/usr/bin/kubelet --kubeconfig=/k"),
+			"/k":     kubeconfigHead + users,
+		}
+		f, err := Gather(t.Context(), private{v, folder}, Needs{})
+		check.That(t, err == nil && f.Kubelet.Joined, "%s%v: %+v", users, err, f.Kubelet)
 	}
 }
 
