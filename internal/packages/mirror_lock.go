@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -50,11 +51,16 @@ type LockFile struct {
 // Signatures returns the files of mirrors that differ after each signing, since they have a time.
 func Signatures() []string { return []string{"InRelease", "repodata/repomd.xml.asc"} }
 
-// FolderOf returns the folder that a file: URL names; "" for other URLs.
-func FolderOf(url string) string {
-	rest, ok := strings.CutPrefix(url, "file:")
+// FolderOf returns the folder that a file: URL names; "" for other URLs. It decodes the path, as apt
+// does (2.6.2): a folder's name may have a space.
+func FolderOf(address string) string {
+	rest, ok := strings.CutPrefix(address, "file:")
 	if !ok {
 		return ""
+	}
+	decoded, err := url.PathUnescape(rest)
+	if err == nil {
+		rest = decoded
 	}
 	return path.Clean("/" + strings.TrimLeft(rest, "/"))
 }
