@@ -11,14 +11,14 @@
 //   - the machine: os.go, packager.go, dpkg.go, kernel.go, arch.go, node.go, cloud.go
 //   - the GPUs: pci.go, models.go, vgpu.go, cdi.go
 //   - the driver's modules: modules.go, modules_dep.go, libraries.go, dkms.go, signed_modules.go,
-//     shared_modules.go
+//     symbols.go
 //   - who may sign modules: trust.go
 //   - other owners of the driver and of partitions: owner.go, driver_owner.go, mig_owner.go,
 //     mig_commands.go, feature_discovery.go
 //   - container engines: engines.go, containerd.go, containerd_files.go, crio.go, docker.go,
 //     named_engine.go, nvidia_runtimes.go, version.go
 //   - kubelet: kubelet.go, kubelet_config.go, kubelet_flags.go, kubelet_credentials.go,
-//     kubelet_endpoint.go, pod_resources.go
+//     kubelet_endpoint.go, pod_resources.go, device_plugin.go
 //   - distributions that start both: distributions.go, rancher.go, k0s.go, snap.go
 //   - what systemd and the kernel say of a daemon: unitfile.go, command_line.go, assignments.go,
 //     processes.go

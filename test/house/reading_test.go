@@ -43,6 +43,24 @@ func TestReadsDown(t *testing.T) {
 	}
 }
 
+// TestFactsAreListed: the order of reading of the facts names each of the package's files, and no
+// other.
+func TestFactsAreListed(t *testing.T) {
+	const folder = "../../internal/facts"
+	source := string(must.Get(os.ReadFile(folder + "/facts.go"))(t))
+	comment, _, _ := strings.Cut(source, "\npackage ")
+	listed := regexp.MustCompile(`\w+\.go`).FindAllString(comment, -1)
+
+	var files []string
+	for _, name := range must.Get(filepath.Glob(folder + "/*.go"))(t) {
+		if !strings.HasSuffix(name, "_test.go") {
+			files = append(files, path.Base(name))
+		}
+	}
+	slices.Sort(listed)
+	check.That(t, slices.Equal(listed, files), "the order of reading names\n%q, and the files are\n%q", listed, files)
+}
+
 // A use is a name of one file that another file of the package uses.
 type use struct{ in, of, name string }
 
