@@ -191,5 +191,5 @@ func (r *Reading) Mirrored(dir string, want map[string]State) converge.Want {
 	const why = "packages are installed from a mirror only if each of its files has its digest"
 	return things.Check("mirror "+dir, look, why,
 		"copy the folder again from where gpuadm mirror wrote it",
-		"sha256sum "+dir+"/FILE, which shows the digest of a file")
+		"sha256sum "+host.ShellWord(dir+"/FILE")+", which shows the digest of a file")
 }
