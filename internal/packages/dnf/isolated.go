@@ -88,8 +88,12 @@ func (a dnf) copyDatabase(ctx context.Context, h host.Host, database string) err
 
 	// The files __db.* are memory that processes share while Berkeley DB is open, of rpm before
 	// 4.16.
+	names, err := namesIn(h, database)
+	if err != nil {
+		return err
+	}
 	var files []string
-	for _, name := range packages.ListOf(h, database) {
+	for _, name := range names {
 		if !strings.HasPrefix(name, "__db.") {
 			files = append(files, path.Join(database, name))
 		}
@@ -108,14 +112,22 @@ func (a dnf) machineFiles(v host.View) (map[string][]byte, error) {
 		return err
 	}
 
-	for _, name := range packages.ListOf(v, moduleFolder) {
+	streams, err := namesIn(v, moduleFolder)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range streams {
 		file := moduleFolder + "/" + name
 		if err := read(file, a.root+file); err != nil {
 			return nil, err
 		}
 	}
 
-	for _, name := range packages.ListOf(v, dnfRepos) {
+	repos, err := namesIn(v, dnfRepos)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range repos {
 		if strings.HasPrefix(name, packages.OurFiles) || !strings.HasSuffix(name, ".repo") {
 			continue
 		}
@@ -125,6 +137,16 @@ func (a dnf) machineFiles(v host.View) (map[string][]byte, error) {
 	}
 
 	return files, nil
+}
+
+// namesIn returns the names in a folder, none if it does not exist. Of a folder that cannot be listed
+// a mirror would miss a part.
+func namesIn(v host.View, folder string) ([]string, error) {
+	names, err := v.ReadDir(folder)
+	if host.NotExist(err) {
+		return nil, nil
+	}
+	return names, err
 }
 
 // keepForeign leaves only the packages in the database that no repository has: a package that came

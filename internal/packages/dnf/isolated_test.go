@@ -3,8 +3,11 @@
 package dnf
 
 import (
+	"errors"
+	"syscall"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -30,4 +33,30 @@ password=secret
 
 	info := must.Get(n.Stat(a.root + ownRepos + "/vendor.repo"))(t)
 	check.That(t, info.Mode.Perm() == 0o600, "the copy has mode %o", info.Mode.Perm())
+}
+
+// unlisted is a machine with a folder that cannot be listed.
+type unlisted struct {
+	down
+	folder string
+}
+
+func (u unlisted) ReadDir(name string) ([]string, error) {
+	if name == u.folder {
+		return nil, &host.FileError{Verb: "list", Path: name, Cause: syscall.EIO}
+	}
+	return u.down.ReadDir(name)
+}
+
+// TestIsolateSeesAll: a mirror is not made from a part of the machine's packages and repositories. A
+// folder that does not exist has none.
+func TestIsolateSeesAll(t *testing.T) {
+	const database = "/usr/lib/sysimage/rpm"
+	for _, folder := range []string{database, "/etc/yum.repos.d", "/etc/dnf/modules.d", ""} {
+		n := must.Get(simhost.New([]byte("-- w/root/repos/.keep --\n")))(t)
+		a := New(nil).(dnf)
+		a.root = "/w/root"
+		_, _, err := a.isolate(t.Context(), unlisted{down{n}, folder}, packages.Gathering{Work: "/w"}, database)
+		check.That(t, errors.Is(err, syscall.EIO) == (folder != ""), "%s: %v", folder, err)
+	}
 }
