@@ -112,11 +112,20 @@ func (m module) look(v host.View) (moduleState, error) {
 		return s, err
 	}
 
+	version, err := moduleLine(v, "/sys/module/nvidia/version")
+	if err != nil {
+		return s, err
+	}
+	banner, err := moduleLine(v, "/proc/driver/nvidia/version")
+	if err != nil {
+		return s, err
+	}
+
 	flavour := "proprietary"
-	if strings.Contains(oneLine(v, "/proc/driver/nvidia/version"), "Open Kernel Module") {
+	if strings.Contains(banner, "Open Kernel Module") {
 		flavour = "open"
 	}
-	s.loaded = oneLine(v, "/sys/module/nvidia/version") + " " + flavour
+	s.loaded = version + " " + flavour
 	if s.loaded == s.disk {
 		s.lacks, err = m.lacks(v)
 	}

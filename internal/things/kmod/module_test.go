@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -303,6 +304,36 @@ func TestModuleResumes(t *testing.T) {
 
 	u := must.Get(n.Unit(t.Context(), "nvidia-persistenced.service"))(t)
 	check.That(t, u.Active == "active", "persistenced is %s", u.Active)
+}
+
+// unreadable is a machine with one file that cannot be read.
+type unreadable struct {
+	host.View
+	file string
+}
+
+func (u unreadable) ReadFile(name string) ([]byte, error) {
+	if name == u.file {
+		return nil, &host.FileError{Verb: "read", Path: name, Cause: syscall.EIO}
+	}
+	return u.View.ReadFile(name)
+}
+
+// TestModuleUnknown: a loaded module of which a file cannot be read is unknown. It is neither another
+// module nor one with all its parameters.
+func TestModuleUnknown(t *testing.T) {
+	n := simulated(t, "")
+	_, _, err := settle(t, n)
+	must.OK(t, err)
+	m := kmod.NewModule([]string{modprobeFile, loadFile}, onDisk)
+	for _, file := range []string{
+		"/sys/module/nvidia/version",
+		"/proc/driver/nvidia/version",
+		"/proc/driver/nvidia/params",
+	} {
+		found, err := m.Look(t.Context(), unreadable{n, file})
+		check.That(t, errors.Is(err, syscall.EIO), "%s: %q, %v", file, found, err)
+	}
 }
 
 // TestModuleValues: the kernel ignores a parameter that the module does not have, and refuses a value

@@ -17,8 +17,13 @@ func (m module) lacks(v host.View) ([]string, error) {
 		return nil, err
 	}
 
+	set, err := moduleLine(v, "/proc/driver/nvidia/params")
+	if err != nil {
+		return nil, err
+	}
+
 	var lacks []string
-	loaded := parameters(oneLine(v, "/proc/driver/nvidia/params"))
+	loaded := parameters(set)
 	for _, param := range params {
 		name, value, _ := strings.Cut(param, "=")
 		now, known := loaded[strings.TrimPrefix(name, "NVreg_")]

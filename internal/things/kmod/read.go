@@ -22,5 +22,15 @@ func oneLine(v host.View, name string) string {
 	return strings.TrimSpace(string(contents(v, name)))
 }
 
+// moduleLine is oneLine of a file of the loaded module, which an older or a broken driver may not
+// have. What cannot be read is not known.
+func moduleLine(v host.View, name string) (string, error) {
+	data, err := v.ReadFile(name)
+	if host.NotExist(err) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(data)), err
+}
+
 // runningKernel is the version of the running kernel: "6.8.0-88-generic".
 func runningKernel(v host.View) string { return oneLine(v, "/proc/sys/kernel/osrelease") }
