@@ -244,23 +244,29 @@ func (c config) ops(h engine.Handler, target string) []toml.Op {
 // and runtime type" in its docs/crio.conf.5.md.
 const inherits = "inherit_default_runtime"
 
-// newEntry is a new handler's table: its program, and the other keys of the default runtime; those
-// of crun or runc if the default runs virtual machines.
+// newEntry is a new handler's table: its program, and the other keys of its template.
 func (c config) newEntry(h engine.Handler) toml.Table {
-	base := c.runtimes[c.byDefault]
-	for _, name := range []string{"crun", "runc", c.builtin} {
-		if c.byDefault == h.Name || !isTemplate(base) {
-			base = c.runtimes[name]
-		}
-	}
-
 	entry := builtinEntry(c.builtin)
-	maps.Copy(entry, base)
+	maps.Copy(entry, c.template(h.Name))
 	others := []string{"runtime_path", "runtime_config_path", "platform_runtime_paths", inherits}
 	for _, other := range others {
 		delete(entry, other)
 	}
 	return append(toml.Table{}.With("runtime_path", h.Binary), toml.Sorted(entry)...)
+}
+
+// template is the entry whose keys a new handler gets: that of the default runtime; of crun or runc
+// if the default runs virtual machines; of CRI-O's own runtime if the handler itself is the default.
+func (c config) template(handler string) map[string]any {
+	if c.byDefault == handler {
+		return c.runtimes[c.builtin]
+	}
+	for _, name := range []string{c.byDefault, "crun", "runc"} {
+		if isTemplate(c.runtimes[name]) {
+			return c.runtimes[name]
+		}
+	}
+	return c.runtimes[c.builtin]
 }
 
 // isTemplate says whether a new handler can have an entry's keys.
