@@ -63,11 +63,13 @@ type refusal struct {
 
 // refusals are the kernel's errors for a module that it does not load. It ignores a parameter that
 // the module does not have (unknown_module_param_cb), and refuses a wrong value. Source:
-// kernel/module/main.c and signing.c in the kernel's tree; modprobe(8).
+// kernel/module/main.c and signing.c in the kernel's tree; modules_disabled in its
+// Documentation/admin-guide/sysctl/kernel.rst; modprobe(8).
 func refusals(module string) []refusal {
 	const sign = "build = \"precompiled\" in [driver], for modules that the distribution signs; or enroll the key: " +
 		"mokutil --import FILE with its certificate, which DKMS keeps in /var/lib/dkms/mok.pub, " +
 		"and on Ubuntu in /var/lib/shim-signed/mok/MOK.der; then reboot, and confirm it at the console"
+	const locked = "if sysctl kernel.modules_disabled shows 1: reboot, since a boot loads modules before it sets sysctls; if the kernel is locked down: " + sign
 	values := "fix the value, in parameters in [driver] or in the other options lines of /etc/modprobe.d; modinfo -p " + module + " lists the types"
 	if module != "nvidia" { // parameters in [driver] are the module nvidia's
 		values = "fix the value in the options lines of /etc/modprobe.d; modinfo -p " + module + " lists the types"
@@ -76,7 +78,7 @@ func refusals(module string) []refusal {
 	return []refusal{
 		{"Key was rejected", "the kernel does not trust the key that signed it", sign},
 		{"Required key not available", "the kernel wants modules signed by a key it trusts", sign},
-		{"Operation not permitted", "the kernel is locked down, or the caller may not load modules", sign},
+		{"Operation not permitted", "the kernel is locked down, or takes no modules until the next boot, or the caller may not load them", locked},
 		{"Exec format error", "it was built for another kernel", kernels},
 		{"Invalid argument", "it does not take the value of a parameter", values},
 		{"Unknown symbol", "the kernel lacks functions that it needs", "a kernel that the driver supports, or a newer driver"},

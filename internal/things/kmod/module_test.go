@@ -90,11 +90,12 @@ PCI_ID=10DE:2330
 				"modprobe: ERROR: could not insert 'nvidia': Invalid argument", Cause: errors.New("exit status 1")}
 		}
 
-		if refused, err := f.ReadFile("/refused"); err == nil && strings.TrimSpace(string(refused)) == argv[1] {
+		refused, _ := f.ReadFile("/refused") // a module, and the kernel's error for it
+		if module, why, _ := strings.Cut(strings.TrimSpace(string(refused)), " "); module == argv[1] {
 			return nil, &host.CommandError{
 				Argv:   argv,
 				Code:   1,
-				Stderr: "modprobe: ERROR: could not insert '" + argv[1] + "': Invalid argument",
+				Stderr: "modprobe: ERROR: could not insert '" + argv[1] + "': " + why,
 				Cause:  errors.New("exit status 1"),
 			}
 		}
@@ -343,7 +344,7 @@ func TestModuleValues(t *testing.T) {
 		{"nvidia", "parameters in [driver]", "nvidia-uvm"},
 		{"nvidia-uvm", "modinfo -p nvidia-uvm", "[driver]"},
 	} {
-		n := simulated(t, "-- refused --\n"+c.refused)
+		n := simulated(t, "-- refused --\n"+c.refused+" Invalid argument")
 		_, _, err := settle(t, n)
 		told := (*trouble.Error)(nil)
 		must.That(t, errors.As(err, &told) && len(told.Try) == 1, "%s: %v", c.refused, err)
@@ -351,6 +352,17 @@ func TestModuleValues(t *testing.T) {
 		check.Has(t, told.Try[0], c.try, "%s", c.refused)
 		check.That(t, !strings.Contains(told.Try[0], c.not), "%s: %s", c.refused, told.Try[0])
 	}
+}
+
+// TestModulesDisabled: the kernel's error is the same under lockdown and once an operator has ended
+// the loading of modules, for which no signature helps.
+func TestModulesDisabled(t *testing.T) {
+	_, _, err := settle(t, simulated(t, "-- refused --\nnvidia Operation not permitted"))
+	told := (*trouble.Error)(nil)
+	must.That(t, errors.As(err, &told) && len(told.Try) == 1, "%v", err)
+	check.Has(t, told.What, "takes no modules until the next boot", "what it says")
+	check.Has(t, told.Try[0], "if sysctl kernel.modules_disabled shows 1: reboot", "what it advises")
+	check.Has(t, told.Try[0], "mokutil --import", "what it advises")
 }
 
 // TestModuleFirstAnswer: the kernel's answer comes before what modprobe makes of a command that
