@@ -214,8 +214,13 @@ func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image
 
 	isMissing := slices.Contains([]string{"not-found", "masked", ""}, unit.Load)
 	if !isMissing {
-		mask := "systemctl mask " + cdi.Unit + " " + cdi.Path
-		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + file, []Ends{{"this node", mask}}})
+		leave := "systemctl mask " + cdi.Unit + " " + cdi.Path
+		if slices.Contains(unit.Files, unitDir+cdi.Unit) {
+			// Packages of NVIDIA's before https://github.com/NVIDIA/nvidia-container-toolkit/pull/1827
+			// have it where systemctl mask would put its link.
+			leave = "systemctl disable --now " + cdi.Path + " " + cdi.Unit
+		}
+		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + file, []Ends{{"this node", leave}}})
 	}
 
 	_, fileErr := v.Stat(file)

@@ -58,3 +58,18 @@ func TestOwnersUnknown(t *testing.T) {
 		check.That(t, p.None == "", "%s, and %s cannot be looked at: it has no owner: %s", c.part, c.file, p.None)
 	}
 }
+
+// TestCDIEnds: the command that ends the toolkit's claim works as typed. Where a package has its unit
+// in /etc/systemd/system, systemctl mask fails: the file exists.
+func TestCDIEnds(t *testing.T) {
+	const unit = "/nvidia-cdi-refresh.service --\n[Service]\nType=oneshot\nExecStart=/usr/bin/nvidia-ctk cdi generate\n"
+	for folder, want := range map[string]string{
+		"usr/lib/systemd/system": "systemctl mask nvidia-cdi-refresh.service nvidia-cdi-refresh.path",
+		"etc/systemd/system":     "systemctl disable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service",
+	} {
+		n := must.Get(simhost.New([]byte("-- " + folder + unit)))(t)
+		p := cdiPart(t.Context(), n, spec.Defaults(), facts.Facts{Live: true}, nil)
+		must.That(t, p.Owner != nil && len(p.Owner.Ends) == 1, "%s: %+v", folder, p)
+		check.That(t, p.Owner.Ends[0].Setting == want, "%s: %s", folder, p.Owner.Ends[0].Setting)
+	}
+}
