@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -109,7 +110,11 @@ func isolate(ctx context.Context, h host.Host, g packages.Gathering) (isolated, 
 	}
 
 	for name, data := range files {
-		if err := h.WriteFile(name, data, host.Attr{Mode: 0o644}); err != nil {
+		mode := fs.FileMode(0o644)
+		if strings.HasPrefix(name, g.Work+"/sources/") {
+			mode = 0o600 // sources may hold passwords, and everybody may read the folder of a mirror
+		}
+		if err := h.WriteFile(name, data, host.Attr{Mode: mode}); err != nil {
 			return i, err
 		}
 	}
