@@ -77,12 +77,16 @@ func isolate(ctx context.Context, h host.Host, g packages.Gathering) (isolated, 
 		g.Work + "/status": nil,
 		i.conf:             isolatedConf(g),
 	}
-	const theirs = "/etc/apt/sources.list.d/"
-	for _, name := range packages.ListOf(h, theirs) {
+	const theirs = "/etc/apt/sources.list.d"
+	names, err := h.ReadDir(theirs)
+	if err != nil && !host.NotExist(err) {
+		return i, err
+	}
+	for _, name := range names {
 		if strings.HasPrefix(name, packages.OurFiles) {
 			continue
 		}
-		data, err := h.ReadFile(theirs + name)
+		data, err := h.ReadFile(theirs + "/" + name)
 		if err != nil {
 			return i, err
 		}
