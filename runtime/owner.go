@@ -22,13 +22,14 @@ type HandlerOf struct {
 	Why    string // how gpuadm knows the owner
 }
 
-// HandlerOwner says which program writes the handler.
+// HandlerOwner says which program writes the handler. With an error it returns the engine too, if
+// there is one of which gpuadm cannot tell that kubelet uses it.
 func HandlerOwner(s spec.Spec, f facts.Facts) (HandlerOf, error) {
 	s.Runtime.Engine = cmp.Or(s.Runtime.Engine, "auto")
 	s.Runtime.Handler = cmp.Or(s.Runtime.Handler, "auto")
 	e, err := chosen(s.Runtime, f)
 	if err != nil {
-		return HandlerOf{}, err
+		return HandlerOf{Engine: e}, err
 	}
 
 	h := HandlerOf{Engine: e, Name: containerd.HandlerFor(s, f, e).Name}

@@ -73,3 +73,21 @@ func TestCDIEnds(t *testing.T) {
 		check.That(t, p.Owner.Ends[0].Setting == want, "%s: %s", folder, p.Owner.Ends[0].Setting)
 	}
 }
+
+// TestHandlerUnknown: where gpuadm cannot tell which engine kubelet uses, its handler may have an
+// owner. Without an engine there is no handler.
+func TestHandlerUnknown(t *testing.T) {
+	f := facts.Facts{
+		Live:    true,
+		Kubelet: facts.Kubelet{Unit: "kubelet.service"}, // it starts kubelet through a wrapper
+		Engines: []facts.Engine{
+			{Name: "containerd", Unit: "containerd.service", Binary: "/usr/bin/containerd"},
+			{Name: "crio", Unit: "crio.service", Binary: "/usr/bin/crio"},
+		},
+	}
+	p := handlerPart(spec.Defaults(), f)
+	check.That(t, strings.HasPrefix(p.Unknown, "cannot tell which container engine") && p.None == "", "%+v", p)
+
+	p = handlerPart(spec.Defaults(), facts.Facts{Live: true})
+	check.That(t, p.Unknown == "" && strings.Contains(p.None, "none is installed"), "%+v", p)
+}
