@@ -220,7 +220,11 @@ func cdiPart(ctx context.Context, v host.View, s spec.Spec, f facts.Facts, image
 			// have it where systemctl mask would put its link.
 			leave = "systemctl disable --now " + cdi.Path + " " + cdi.Unit
 		}
-		return part("CDI", "", Claim{ownerToolkit, cdi.Unit + " writes " + file, []Ends{{"this node", leave}}})
+		return part("CDI", "", Claim{
+			Who:  ownerToolkit,
+			By:   cdi.Unit + " writes " + file,
+			Ends: []Ends{{"this node", leave}},
+		})
 	}
 
 	_, fileErr := v.Stat(file)

@@ -69,16 +69,19 @@ func refusals(module string) []refusal {
 	const sign = "build = \"precompiled\" in [driver], for modules that the distribution signs; or enroll the key: " +
 		"mokutil --import FILE with its certificate, which DKMS keeps in /var/lib/dkms/mok.pub, " +
 		"and on Ubuntu in /var/lib/shim-signed/mok/MOK.der; then reboot, and confirm it at the console"
-	const locked = "if sysctl kernel.modules_disabled shows 1: reboot, since a boot loads modules before it sets sysctls; if the kernel is locked down: " + sign
-	values := "fix the value, in parameters in [driver] or in the other options lines of /etc/modprobe.d; modinfo -p " + module + " lists the types"
+	const locked = "if sysctl kernel.modules_disabled shows 1: reboot, since a boot loads modules before it sets sysctls; " +
+		"if the kernel is locked down: " + sign
+	values := "fix the value, in parameters in [driver] or in the other options lines of /etc/modprobe.d"
 	if module != "nvidia" { // parameters in [driver] are the module nvidia's
-		values = "fix the value in the options lines of /etc/modprobe.d; modinfo -p " + module + " lists the types"
+		values = "fix the value in the options lines of /etc/modprobe.d"
 	}
+	values += "; modinfo -p " + module + " lists the types"
+
 	kernels := trouble.Command("plan") + ", to see for which kernels modules are built"
 	return []refusal{
 		{"Key was rejected", "the kernel does not trust the key that signed it", sign},
 		{"Required key not available", "the kernel wants modules signed by a key it trusts", sign},
-		{"Operation not permitted", "the kernel is locked down, or takes no modules until the next boot, or the caller may not load them", locked},
+		{"Operation not permitted", "the kernel is locked down, takes no modules until the next boot, or not from this caller", locked},
 		{"Exec format error", "it was built for another kernel", kernels},
 		{"Invalid argument", "it does not take the value of a parameter", values},
 		{"Unknown symbol", "the kernel lacks functions that it needs", "a kernel that the driver supports, or a newer driver"},
