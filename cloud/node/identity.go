@@ -147,7 +147,7 @@ func (id identity) own(n *kube.Node, err error) (*kube.Node, error) {
 	return nil, trouble.Wait{
 		For: fmt.Sprintf("the node %s has the machine id %s, and this machine's is %s: it is another machine's node, or kubelet has not reported since the id changed", n.Name, reported, id.machineID),
 		Try: []string{
-			"if this machine's id was changed: systemctl restart kubelet",
+			"if this machine's id was changed: systemctl restart " + id.unitName(),
 			"if it is a clone: it needs a name, a machine id and kubelet credentials of its own; remove those, and it joins again",
 		},
 		Err: anotherMachine,

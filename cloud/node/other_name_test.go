@@ -99,3 +99,21 @@ func TestLogOfKubeletsUnit(t *testing.T) {
 	must.That(t, errors.As(err, &silent), "%v", err)
 	check.Says(t, strings.Join(silent.Try, "\n"), "journalctl -u "+unit)
 }
+
+// TestMachineIDChanged: the advice for a changed machine id names the unit of the kubelet here: on
+// k3s and on a snap none is called kubelet.
+func TestMachineIDChanged(t *testing.T) {
+	const snap = "snap.k8s.kubelet.service"
+	id := identity{
+		unit:      snap,
+		machineID: "0123456789abcdef0123456789abcdef",
+	}
+	node := &kube.Node{}
+	node.Name = "gpu-1"
+	node.Status.NodeInfo.MachineID = "ffffffffffffffffffffffffffffffff"
+
+	_, err := id.own(node, nil)
+	wait := trouble.Wait{}
+	must.That(t, errors.As(err, &wait), "it is %v", err)
+	check.Has(t, strings.Join(wait.Try, "\n"), "systemctl restart "+snap, "the advice")
+}
