@@ -148,9 +148,10 @@ func gpuFiles(v host.View, pid int, majors map[uint32]string) ([]string, []OpenD
 
 var (
 	// podGroup matches a pod's uid in a cgroup's path, as kubelet writes it under both of its
-	// cgroup drivers, and containerGroup a container's id. Source: pkg/kubelet/cm in
-	// https://github.com/kubernetes/kubernetes.
-	podGroup       = pattern.Of(`[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
+	// cgroup drivers, and containerGroup a container's id. Where kubelet uses systemd's driver and
+	// containerd does not, a colon follows the pod.
+	// Sources: pkg/kubelet/cm in https://github.com/kubernetes/kubernetes; its issue 106514.
+	podGroup       = pattern.Of(`[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:[:/]|$)`)
 	containerGroup = pattern.Of(`([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
 	serviceGroup   = pattern.Of(`/([^/]+\.service)(?:/|$)`)
 )

@@ -90,7 +90,9 @@ func TestHolderGroups(t *testing.T) {
 		"11:devices:/kubepods/burstable/pod01234567-89ab-cdef-0123-456789abcdef/" + strings.Repeat("ab", 32) + "\n":               {Pod: "ml/train-0", Container: "abababababab"},
 		"0::/kubepods.slice/kubepods-podffffffff_89ab_cdef_0123_456789abcdef.slice/crio-" + strings.Repeat("cd", 32) + ".scope\n": {Pod: "uid ffffffff-89ab-cdef-0123-456789abcdef", Container: "cdcdcdcdcdcd"},
 		"0::/system.slice/docker-" + strings.Repeat("ef", 32) + ".scope\n":                                                        {Container: "efefefefefef"},
-		"0::/user.slice/user-1000.slice/session-3.scope\n":                                                                        {},
+		// kubelet names groups for systemd, and containerd does not.
+		"0::/system.slice/containerd.service/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice:cri-containerd:" + strings.Repeat("12", 32) + "\n": {Pod: "ml/train-0", Unit: "containerd.service", Container: "121212121212"},
+		"0::/user.slice/user-1000.slice/session-3.scope\n": {},
 		"0::/podman.slice\n": {},
 	} {
 		var h Holder
