@@ -119,11 +119,7 @@ func clockBehind(m *Machine) []Finding {
 		}
 	}
 
-	for _, name := range []string{
-		facts.DpkgStatus, "/var/lib/rpm/rpmdb.sqlite",
-		"/var/lib/systemd/timesync/clock", "/var/lib/chrony/drift",
-		"/var/lib/kubelet/pki/kubelet-client-current.pem",
-	} {
+	for _, name := range writtenFiles() {
 		if i, err := m.View.Stat(name); err == nil && i.Ctime.After(now.Add(24*time.Hour)) {
 			day := func(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 			return []Finding{{
@@ -133,6 +129,19 @@ func clockBehind(m *Machine) []Finding {
 	}
 
 	return nil
+}
+
+// writtenFiles returns files that programs of this machine write: the packager, the time daemons and
+// kubelet.
+func writtenFiles() []string {
+	files := append([]string{facts.DpkgStatus}, facts.RpmFiles()...)
+	return append(files,
+		"/var/lib/systemd/timesync/clock",
+		// The driftfile of chrony.conf as RHEL ships it, and as Debian and Ubuntu do.
+		"/var/lib/chrony/drift",
+		"/var/lib/chrony/chrony.drift",
+		"/var/lib/kubelet/pki/kubelet-client-current.pem",
+	)
 }
 
 func clockNotSynchronised(m *Machine) []Finding {
