@@ -186,8 +186,9 @@ func TestDifference(t *testing.T) {
 		"dnf would install x 1-1 beside it": {a, b, {"x", "1-1"}},
 		"dnf would remove x 1-1, which depends on what would change": {a, b, {Name: "x"}},
 		`dnf would make a "3-1" instead of "2-1"`:                    {{"a", "3-1"}, b},
-		`dnf would make a "" instead of "2-1"`:                       {{Name: "a"}, b},
-		`dnf would make c "" instead of "1-1"`:                       {a, b, {Name: "c"}},
+		"dnf would remove a, and 2-1 is planned":                     {{Name: "a"}, b},
+		"dnf would remove c, and 1-1 is planned":                     {a, b, {Name: "c"}},
+		"dnf would install b 2-1, and its removal is planned":        {a, {"b", "2-1"}},
 	} {
 		check.Equal(t, r.Difference(moves), want, "%v:", moves)
 	}

@@ -47,11 +47,14 @@ func (r *Resolution) unplanned(move Move) string {
 	}
 
 	after := Parse(r.Changes[i].After)
-	asPlanned := !after.Installed()
-	if move.Version != "" {
-		asPlanned = after.Installed() && after.Version == move.Version
-	}
-	if !asPlanned {
+	switch {
+	case move.Version == "" && after.Installed():
+		return fmt.Sprintf("%s would remove %s, and %s is planned", tool, move.Name, after.Version)
+	case move.Version == "":
+		return ""
+	case !after.Installed():
+		return fmt.Sprintf("%s would install %s %s, and its removal is planned", tool, move.Name, move.Version)
+	case after.Version != move.Version:
 		return fmt.Sprintf("%s would make %s %q instead of %q", tool, move.Name, move.Version, after.Version)
 	}
 	return ""
