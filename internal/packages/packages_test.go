@@ -197,6 +197,28 @@ func TestDifference(t *testing.T) {
 	check.Equal(t, r.Difference([]Move{{Name: "glibc"}}), "dnf would remove glibc, and this machine cannot work without it", "got")
 }
 
+// TestVerify: what the database has in the place of a change is said in words, with the log that this
+// machine has.
+func TestVerify(t *testing.T) {
+	changes := []converge.Change{
+		{Ref: converge.Ref{Name: "a"}, After: "2-1 held"},
+		{Ref: converge.Ref{Name: "b"}, Before: "1-1", After: ""},
+		{Ref: converge.Ref{Name: "c"}, Before: "1-1", After: "2-1"},
+	}
+	installed := map[string]State{"b": {Version: "1-1"}, "c": {Version: "2-1"}}
+	err := Verify("dnf", "dnf history info last", changes, installed)
+
+	said := (*trouble.Error)(nil)
+	must.That(t, errors.As(err, &said), "it is %v", err)
+	check.Equal(t, strings.Join(said.Because, "\n"), `a is not installed and should be "2-1 held"`+"\n"+
+		`b is "1-1" and should not be installed`, "because")
+	check.Equal(t, strings.Join(said.Try, "\n"), "dnf history info last, which says what was done", "try")
+
+	installed["a"] = State{Version: "2-1", Held: true}
+	delete(installed, "b")
+	check.Equal(t, Verify("dnf", "dnf history info last", changes, installed), nil, "as planned")
+}
+
 func TestStateText(t *testing.T) {
 	for text, want := range map[converge.State]State{
 		"":                           {},

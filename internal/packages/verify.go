@@ -83,11 +83,18 @@ func Refused(tool, because string) error {
 }
 
 // Verify returns an error if the database after a transaction differs from the changes: an exit
-// code alone proves nothing.
-func Verify(tool string, changes []converge.Change, installed map[string]State) error {
+// code alone proves nothing. log is where an operator reads what the tool did: a file or a command.
+func Verify(tool, log string, changes []converge.Change, installed map[string]State) error {
 	var because []string
 	for _, c := range changes {
-		if now := installed[c.Name].String(); now != c.After {
+		now := installed[c.Name].String()
+		switch {
+		case now == c.After:
+		case now == "":
+			because = append(because, fmt.Sprintf("%s is not installed and should be %q", c.Name, c.After))
+		case c.After == "":
+			because = append(because, fmt.Sprintf("%s is %q and should not be installed", c.Name, now))
+		default:
 			because = append(because, fmt.Sprintf("%s is %q and should be %q", c.Name, now, c.After))
 		}
 	}
@@ -98,6 +105,6 @@ func Verify(tool string, changes []converge.Change, installed map[string]State) 
 	return &trouble.Error{
 		What:    "cannot verify packages: " + tool + " reported success, and its database differs from the plan",
 		Because: because,
-		Try:     []string{"/var/log/apt/term.log or dnf history info last, which say what was done"},
+		Try:     []string{log + ", which says what was done"},
 	}
 }

@@ -45,7 +45,7 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if err != nil {
 		return err
 	}
-	return packages.Verify("apt", changes, d.packages)
+	return packages.Verify("apt", "/var/log/apt/term.log", changes, d.packages)
 }
 
 // merged reads dpkg's database. apt refuses all work until dpkg has merged the updates that an

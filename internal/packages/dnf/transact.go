@@ -42,7 +42,7 @@ func (a dnf) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if err != nil {
 		return err
 	}
-	return packages.Verify("dnf", changes, d.packages)
+	return packages.Verify("dnf", "dnf history info last", changes, d.packages)
 }
 
 // move installs and removes packages after a simulation has shown the same changes.
