@@ -73,30 +73,47 @@ func identityOfMachine(ctx context.Context, v host.View) (identity, error) {
 // specHome is the folder of a machine's spec.
 const specHome = "/etc/gpuadm"
 
-// machineSpec reads the spec on the machine. If it cannot be used, the spec counts that was applied
-// last, else an empty one.
+// machineSpec reads the spec on the machine. If it cannot be read or used, the spec counts that was
+// applied last, else an empty one.
 func machineSpec(v host.View) spec.Spec {
+	files, err := specFiles(v)
+	if err == nil {
+		s, wrong := spec.Parse(files...)
+		if wrong == nil {
+			return s
+		}
+	}
+
+	last, _ := converge.ReadLastSpec(v)
+	return last.Spec
+}
+
+// specFiles reads the files of the spec on the machine. A missing file is left out; one that is
+// there and cannot be read is an error.
+func specFiles(v host.View) (files []spec.File, err error) {
+	more, err := v.ReadDir(path.Join(specHome, "node.d")) // sorted
+	if err != nil && !host.NotExist(err) {
+		return nil, err
+	}
 	names := []string{path.Join(specHome, "node.toml")}
-	more, _ := v.ReadDir(path.Join(specHome, "node.d")) // sorted
 	for _, name := range more {
 		if spec.Reads(name) {
 			names = append(names, path.Join(specHome, "node.d", name))
 		}
 	}
 
-	var files []spec.File
 	for _, name := range names {
-		if data, err := v.ReadFile(name); err == nil {
-			files = append(files, spec.File{Name: name, Data: data})
+		data, err := v.ReadFile(name)
+		if host.NotExist(err) {
+			continue
 		}
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, spec.File{Name: name, Data: data})
 	}
 
-	s, err := spec.Parse(files...)
-	if err != nil {
-		last, _ := converge.ReadLastSpec(v)
-		return last.Spec
-	}
-	return s
+	return files, nil
 }
 
 // serviceAccount returns the kubeconfig of an identity that may change taints: that of [node], or

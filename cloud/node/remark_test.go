@@ -3,6 +3,7 @@
 package node
 
 import (
+	"path"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -39,4 +40,21 @@ func TestSpecOfUndo(t *testing.T) {
 	check.Equal(t, machineSpec(a).Node.Kubeconfig, apiAccount, "the account")
 	must.OK(t, converge.ForgetSpec(a))
 	check.Equal(t, machineSpec(a).Node.Kubeconfig, "", "without a last applied spec: the account")
+}
+
+// TestUnreadableSpec: a node.toml, a node.d or a file in it that is there and cannot be read is none
+// that the operator has taken away: the spec that was applied last counts.
+func TestUnreadableSpec(t *testing.T) {
+	for _, name := range []string{"node.toml", "node.d", "node.d/10.toml"} {
+		a := apiFixture(t, apiSpec)
+		e := a.engine()
+		e.Own = true
+		must.Get(e.Apply(t.Context(), a))(t)
+		must.OK(t, a.WriteFile(specHome+"/node.toml", []byte("format = 1\n"), host.Attr{Mode: 0o644}))
+		must.That(t, machineSpec(a).Node.Kubeconfig == "", "node.toml is not read")
+
+		inLoop := path.Join(specHome, name)
+		must.OK(t, a.PutLink(inLoop, inLoop))
+		check.Equal(t, machineSpec(a).Node.Kubeconfig, apiAccount, "%s cannot be read: the account", name)
+	}
 }
