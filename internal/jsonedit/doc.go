@@ -219,21 +219,32 @@ func decoded(text []byte) (v any, err error) {
 	return v, err
 }
 
-// with is the decoded document with a value at a path; nil removes it. with makes the objects that
-// lead there.
+// with is the decoded document with a value at a path; nil is null. with makes the objects that lead
+// there.
 func with(tree any, path []string, value any) any {
-	old, _ := tree.(map[string]any)
-	out := map[string]any{}
-	maps.Copy(out, old)
-
-	switch {
-	case len(path) > 1:
-		out[path[0]] = with(out[path[0]], path[1:], value)
-	case value == nil:
-		delete(out, path[0])
-	default:
-		out[path[0]] = value
+	out := copied(tree)
+	if len(path) > 1 {
+		value = with(out[path[0]], path[1:], value)
 	}
+	out[path[0]] = value
+	return out
+}
 
+// without is the decoded document without the value at a path.
+func without(tree any, path []string) any {
+	out := copied(tree)
+	if len(path) > 1 {
+		out[path[0]] = without(out[path[0]], path[1:])
+	} else {
+		delete(out, path[0])
+	}
+	return out
+}
+
+// copied is a copy of a decoded object; an empty one of anything else.
+func copied(tree any) map[string]any {
+	out := map[string]any{}
+	old, _ := tree.(map[string]any)
+	maps.Copy(out, old)
 	return out
 }

@@ -34,11 +34,12 @@ func (d *Doc) Set(value string, path ...string) ([]byte, error) {
 		return d.text, nil
 	}
 
+	expect := func(was any) any { return with(was, path, want) }
 	n := d.find(path)
 	if n == nil {
-		return d.proven(d.add(value, path), path, want)
+		return d.proven(d.add(value, path), path, expect)
 	}
-	return d.proven(d.replace(n.start, n.end, value), path, want)
+	return d.proven(d.replace(n.start, n.end, value), path, expect)
 }
 
 // replace returns the text with another one in the place of the bytes from start to end.
@@ -66,12 +67,13 @@ func (d *Doc) Delete(path ...string) ([]byte, error) {
 		out = d.replace(object.start+1, object.end-1, "")
 	}
 
-	return d.proven(out, path, nil)
+	expect := func(was any) any { return without(was, path) }
+	return d.proven(out, path, expect)
 }
 
-// proven returns a text if it is the document with another value at one path, and nothing else has
-// changed.
-func (d *Doc) proven(out []byte, path []string, value any) ([]byte, error) {
+// proven returns a text if it is the document with what expect changes of it, which is the value at
+// a path, and nothing else has changed.
+func (d *Doc) proven(out []byte, path []string, expect func(was any) any) ([]byte, error) {
 	was, err := decoded(d.text)
 	if err != nil {
 		return nil, err
@@ -80,7 +82,7 @@ func (d *Doc) proven(out []byte, path []string, value any) ([]byte, error) {
 	if err == nil {
 		err = valid(out)
 	}
-	if err == nil && !reflect.DeepEqual(with(was, path, value), is) {
+	if err == nil && !reflect.DeepEqual(expect(was), is) {
 		err = errors.New("it would change more")
 	}
 	if err != nil {

@@ -36,6 +36,7 @@ func TestSet(t *testing.T) {
 		"empty object":      {"a.b", "1", "{\n  \"a\": {}\n}", "{\n  \"a\": {\n    \"b\": 1\n  }\n}"},
 		"inline in lines":   {"a.b", "1", "{\n  \"a\": { \"x\": 1 }\n}", "{\n  \"a\": { \"x\": 1, \"b\": 1 }\n}"},
 		"replaced":          {"a", `"new"`, `{"b":1,"a" : "old","c":2}`, `{"b":1,"a" : "new","c":2}`},
+		"null":              {"a.b", "null", `{"a": {"b": 1}}`, `{"a": {"b": null}}`},
 		"the same":          {"a", `"x"`, `{"a":"\u0078"}`, `{"a":"\u0078"}`},
 		"key to be escaped": {`"`, "1", `{"x":1}`, `{"x":1, "\"": 1}`},
 	} {
@@ -87,6 +88,7 @@ func TestTakeOut(t *testing.T) {
 		"gone":              {before, after, `{"x": 1}`, `{"x": 1}`, ""},
 		"turned back":       {before, after, `{"x": 1, "d": "old"}`, `{"x": 1, "d": "old"}`, ""},
 		"rewritten":         {before, after, "{\n  \"d\": \"new\",\n  \"r\": {\"n\": {\"p\": \"/x\"}}\n}", "{\n  \"d\": \"old\"\n}", ""},
+		"null before":       {`{"d": null}`, `{"d": "new"}`, `{"d": "new", "y": 2}`, `{"d": null, "y": 2}`, ""},
 		"the file was ours": {"", `{"a": {"b": 1}}`, "{\n\"a\": {\"b\": 1}\n}", "", ""},
 	} {
 		b := []byte(c.before)
