@@ -147,7 +147,8 @@ func newPluginConfig(s spec.Spec, kinds []string) pluginConfig {
 // Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/namespaces/ ("Initial
 // namespaces").
 func NamespaceManifest(name string) map[string]any {
-	if name == "default" || strings.HasPrefix(name, "kube-") {
+	initial := []string{"default", "kube-node-lease", "kube-public", "kube-system"}
+	if slices.Contains(initial, name) {
 		return nil
 	}
 	return map[string]any{
