@@ -86,8 +86,8 @@ func wrongDriver(s spec.Spec, d host.Driver) string {
 	return ""
 }
 
-// wrongGPUCount compares the driver's GPUs with the bus and with the spec. A GPU that is passed
-// through to a virtual machine is not the driver's.
+// wrongGPUCount compares the driver's GPUs with the bus, and those on the bus with the spec. A GPU
+// that is passed through to a virtual machine is on the bus, and is not the driver's.
 func wrongGPUCount(s spec.Spec, f facts.Facts) string {
 	for _, g := range f.Driver.GPUs {
 		if g.Lost != "" {
@@ -96,8 +96,13 @@ func wrongGPUCount(s spec.Spec, f facts.Facts) string {
 	}
 
 	onBus := 0
+	passedThrough := 0
 	for _, p := range f.GPUs {
-		if p.Display() && p.Driver != "vfio-pci" {
+		switch {
+		case !p.Display():
+		case p.Driver == "vfio-pci":
+			passedThrough++
+		default:
 			onBus++
 		}
 	}
@@ -107,8 +112,12 @@ func wrongGPUCount(s spec.Spec, f facts.Facts) string {
 	switch {
 	case inDriver != onBus:
 		return fmt.Sprintf("the PCI bus has %s, the driver has %d", trouble.Count(onBus, "GPU"), inDriver)
-	case expected > 0 && inDriver != expected:
-		return fmt.Sprintf("the driver has %s, node.toml expects %d", trouble.Count(inDriver, "GPU"), expected)
+	case expected > 0 && inDriver+passedThrough != expected:
+		counted := "the driver has " + trouble.Count(inDriver, "GPU")
+		if passedThrough > 0 {
+			counted += fmt.Sprintf(" and virtual machines have %d", passedThrough)
+		}
+		return fmt.Sprintf("%s, node.toml expects %d", counted, expected)
 	}
 
 	return ""
