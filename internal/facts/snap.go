@@ -55,7 +55,7 @@ func (g *gathering) snap(ctx context.Context, name string, at platform.Snap) *di
 	template := g.first(at.Args + "/containerd-template.toml")
 	e := &Engine{
 		Name:   "containerd",
-		Binary: g.first(program + "/bin/containerd"),
+		Binary: g.inSnap(program, "/bin/containerd"),
 		Unit:   engineUnit.name,
 		Config: cmp.Or(template, option(argv, "config", "c"), containerdDefault),
 	}
@@ -71,7 +71,7 @@ func (g *gathering) snap(ctx context.Context, name string, at platform.Snap) *di
 
 	argv = commandOf("kubelet")
 	k := Kubelet{
-		Binary:      g.first(program+"/kubelet", program+"/bin/kubelet"),
+		Binary:      g.inSnap(program, "/kubelet", "/bin/kubelet"),
 		Unit:        at.Kubelet,
 		ConfigOwner: name,
 		Dir:         option(argv, "root-dir"),
@@ -92,4 +92,17 @@ func (g *gathering) snap(ctx context.Context, name string, at platform.Snap) *di
 	k.Endpoint = cmp.Or(k.Endpoint, "unix://"+e.Socket)
 
 	return &distribution{engine: e, kubelet: k}
+}
+
+// inSnap returns the first file that exists below a snap's folder; "" for a snap that has no folder,
+// since it is not mounted.
+func (g *gathering) inSnap(folder string, names ...string) string {
+	if folder == "" {
+		return ""
+	}
+	var paths []string
+	for _, name := range names {
+		paths = append(paths, folder+name)
+	}
+	return g.first(paths...)
 }
