@@ -86,7 +86,7 @@ func (d *draft) driver() {
 		d.say(fmt.Sprintf("# Where a fleet must be alike, exactly what this machine has: version = %q.", exact))
 	}
 	if n := len(d.gpus); n > 0 {
-		d.say("# A node with fewer GPUs on its bus is not ready:", fmt.Sprintf("#gpu_count = %d", n))
+		d.say("# A node with more or fewer GPUs on its bus is not ready:", fmt.Sprintf("#gpu_count = %d", n))
 	}
 	d.enableNeeded(choice)
 	d.say("")
