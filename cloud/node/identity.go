@@ -88,29 +88,34 @@ func machineSpec(v host.View) spec.Spec {
 	return last.Spec
 }
 
-// specFiles reads the files of the spec on the machine. A missing file is left out; one that is
-// there and cannot be read is an error.
-func specFiles(v host.View) (files []spec.File, err error) {
-	more, err := v.ReadDir(path.Join(specHome, "node.d")) // sorted
+// specFiles reads the files of the spec on the machine: node.toml, and those of node.d. A file of
+// node.d may go meanwhile.
+func specFiles(v host.View) ([]spec.File, error) {
+	main := path.Join(specHome, "node.toml")
+	data, err := v.ReadFile(main)
+	if err != nil {
+		return nil, err
+	}
+	files := []spec.File{{Name: main, Data: data}}
+
+	folder := path.Join(specHome, "node.d")
+	names, err := v.ReadDir(folder) // sorted
 	if err != nil && !host.NotExist(err) {
 		return nil, err
 	}
-	names := []string{path.Join(specHome, "node.toml")}
-	for _, name := range more {
-		if spec.Reads(name) {
-			names = append(names, path.Join(specHome, "node.d", name))
-		}
-	}
-
 	for _, name := range names {
-		data, err := v.ReadFile(name)
+		if !spec.Reads(name) {
+			continue
+		}
+		more := path.Join(folder, name)
+		data, err := v.ReadFile(more)
 		if host.NotExist(err) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, spec.File{Name: name, Data: data})
+		files = append(files, spec.File{Name: more, Data: data})
 	}
 
 	return files, nil

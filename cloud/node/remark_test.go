@@ -58,3 +58,16 @@ func TestUnreadableSpec(t *testing.T) {
 		check.Equal(t, machineSpec(a).Node.Kubeconfig, apiAccount, "%s cannot be read: the account", name)
 	}
 }
+
+// TestSpecWithoutMain: without node.toml the files of node.d are no spec, for undo as for apply: the
+// spec that was applied last counts.
+func TestSpecWithoutMain(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	e := a.engine()
+	e.Own = true
+	must.Get(e.Apply(t.Context(), a))(t)
+	must.OK(t, a.Mkdir(specHome+"/node.d", host.Attr{Mode: 0o755}))
+	must.OK(t, a.WriteFile(specHome+"/node.d/10.toml", []byte("format = 1\n"), host.Attr{Mode: 0o644}))
+
+	check.Equal(t, machineSpec(a).Node.Kubeconfig, apiAccount, "the account")
+}
