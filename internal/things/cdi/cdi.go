@@ -136,7 +136,11 @@ func (c cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if err != nil || problem == "" {
 		return cdiCurrent, err
 	}
-	if waits, err := waitsForTarget(ctx, v, u); err != nil || waits {
+	waits, err := waitsForTarget(ctx, v, u)
+	if err != nil {
+		return "", err
+	}
+	if waits {
 		return "", host.Later{Until: "once multi-user.target is reached: " + Unit + " is ordered after it"}
 	}
 

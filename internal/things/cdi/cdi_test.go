@@ -262,6 +262,26 @@ func TestCDISpecElsewhere(t *testing.T) {
 	}
 }
 
+// targetUnknown is a machine whose systemd does not answer about multi-user.target.
+type targetUnknown struct{ *simhost.Node }
+
+func (n targetUnknown) Unit(ctx context.Context, name string) (host.Unit, error) {
+	if name == "multi-user.target" {
+		return host.Unit{}, errors.New("systemd does not answer")
+	}
+	return n.Node.Unit(ctx, name)
+}
+
+// TestCDITargetUnknown: where systemd does not say whether multi-user.target is reached, the spec's
+// state is unknown, and does not wait for the target.
+func TestCDITargetUnknown(t *testing.T) {
+	const late = "-- usr/lib/systemd/system/nvidia-cdi-refresh.service --\n[Unit]\nAfter=multi-user.target\n[Install]\nWantedBy=multi-user.target\n"
+	n := must.Get(simhost.New([]byte(cdiNode + late)))(t)
+	_, err := cdi.Spec().Look(t.Context(), targetUnknown{n})
+	isUnknown := err != nil && !errors.As(err, new(host.Later))
+	check.That(t, isUnknown && strings.Contains(err.Error(), "does not answer"), "%v", err)
+}
+
 // refreshing is a node with a service that writes a spec when it is started, or fails.
 type refreshing struct {
 	*simhost.Node
