@@ -74,7 +74,12 @@ func Problem(state converge.State) string {
 // nor wrong. After a failure systemd starts the service again: it then writes none.
 func IsBeingWritten(ctx context.Context, v host.View) bool {
 	u, err := v.Unit(ctx, Unit)
-	return err == nil && u.Active == "activating" && !strings.HasPrefix(u.Sub, "auto-restart")
+	return err == nil && writes(u)
+}
+
+// writes reports whether the service runs now.
+func writes(u host.Unit) bool {
+	return u.Active == "activating" && !strings.HasPrefix(u.Sub, "auto-restart")
 }
 
 // Run wants the spec to be written again after partitions have changed, if Spec keeps one.
@@ -130,7 +135,7 @@ func (c cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
 
 	name := Output(v)
 	problem := beingWritten
-	if u.Active != "activating" { // else it may have asked the driver before the partitions changed
+	if !writes(u) { // else it may have asked the driver before the partitions changed
 		problem, err = cdiProblem(v, name, d, want)
 	}
 	if err != nil || problem == "" {

@@ -262,6 +262,22 @@ func TestCDISpecElsewhere(t *testing.T) {
 	}
 }
 
+// TestCDISpecBetweenTries: between two tries of a service that has failed nothing writes the spec,
+// and the one that is there counts.
+func TestCDISpecBetweenTries(t *testing.T) {
+	waiting := strings.Replace(cdiNode, "enabled = \"enabled\"",
+		"enabled = \"enabled\"\nactive = \"activating\"\nsub = \"auto-restart\"", 1)
+	const name = "/var/run/cdi/nvidia.yaml"
+	missing := must.Get(simhost.New([]byte(waiting)))(t)
+	for want, n := range map[converge.State]*simhost.Node{
+		"outdated: " + name + ": it is not there": missing,
+		"current": withSpec(t, waiting, name[1:], cdiSpec(t, missing)),
+	} {
+		state, err := cdi.Spec().Look(t.Context(), n)
+		check.That(t, state == want && err == nil, "%q, %v; want %q", state, err, want)
+	}
+}
+
 // targetUnknown is a machine whose systemd does not answer about multi-user.target.
 type targetUnknown struct{ *simhost.Node }
 
