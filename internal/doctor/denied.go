@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ const newestAudit = 4 << 20
 var (
 	auditTime   = pattern.Of(`audit\((\d+)\.\d+:\d+\)`)
 	auditObject = pattern.Of(`\b(?:path|name)="([^"]*)"`)
+	auditClass  = pattern.Of(`\btclass=(\w+)`)
 	auditActor  = pattern.Of(`\b(?:scontext=\S*?:\S*?:(\w+)|profile="([^"]*)")`)
 )
 
@@ -40,7 +42,7 @@ func deniedFiles(m *Machine) (found []Finding) {
 			continue
 		}
 
-		finding := m.denied(object[1], actor[1], actor[2], denial.at)
+		finding := m.denied(denial, object[1], actor[1], actor[2])
 		if finding.What == "" || seen[finding.Object+finding.Fix] {
 			continue
 		}
@@ -53,7 +55,7 @@ func deniedFiles(m *Machine) (found []Finding) {
 
 // denied describes one denial: of SELinux to a type of processes, or of AppArmor to a profile. A
 // file that has changed since may have got its label: inode(7), ctime.
-func (m *Machine) denied(object, selinuxType, profile string, at time.Time) Finding {
+func (m *Machine) denied(denial denial, object, selinuxType, profile string) Finding {
 	switch {
 	case profile != "":
 		return Finding{
@@ -64,16 +66,14 @@ func (m *Machine) denied(object, selinuxType, profile string, at time.Time) Find
 		}
 	case !m.enforces():
 		return Finding{}
-	case !strings.HasPrefix(object, "/dev/") && !strings.HasPrefix(object, "nvidia"):
-		if info, err := m.View.Stat(object); err == nil && info.Ctime.After(at) {
+	case !isDevice(denial.line, object):
+		if !path.IsAbs(object) {
+			return mislabelled(object, selinuxType, restoresByName(object))
+		}
+		if info, err := m.View.Stat(object); err == nil && info.Ctime.After(denial.at) {
 			return Finding{}
 		}
-		return Finding{
-			Object:  object,
-			What:    fmt.Sprintf("SELinux denied %s to %s", object, selinuxType),
-			Fix:     "give the file the label that the policy has for it",
-			Command: "sudo restorecon -Rv " + object,
-		}
+		return mislabelled(object, selinuxType, "sudo restorecon -Rv "+object)
 	}
 
 	boolean, on := m.deviceBoolean()
@@ -86,6 +86,41 @@ func (m *Machine) denied(object, selinuxType, profile string, at time.Time) Find
 		Fix:     "let containers use the device files: " + boolean,
 		Command: "sudo setsebool -P " + boolean + " on",
 	}
+}
+
+// isDevice reports whether SELinux has denied a device file, or the folder of some. The kernel says
+// a file's path only where it has been opened, else the last part of its name:
+// dump_common_audit_data in security/lsm_audit.c of the kernel's tree;
+// https://github.com/NVIDIA/libnvidia-container/issues/126.
+func isDevice(line, object string) bool {
+	if path.IsAbs(object) {
+		return strings.HasPrefix(object, "/dev/")
+	}
+
+	class := auditClass().FindStringSubmatch(line)
+	switch {
+	case class == nil:
+		return strings.HasPrefix(object, "nvidia")
+	case class[1] == "dir":
+		return strings.HasPrefix(object, "nvidia-caps")
+	}
+	return class[1] == "chr_file"
+}
+
+// mislabelled describes a file whose label SELinux's policy denies to a type of processes.
+func mislabelled(object, selinuxType, command string) Finding {
+	return Finding{
+		Object:  object,
+		What:    fmt.Sprintf("SELinux denied %s to %s", object, selinuxType),
+		Fix:     "give the file the label that the policy has for it",
+		Command: command,
+	}
+}
+
+// restoresByName labels the files of a name in the folders that have files of the driver and the
+// toolkit.
+func restoresByName(name string) string {
+	return "sudo find /etc /opt /run /usr -xdev -name " + name + " -exec restorecon -v {} +"
 }
 
 // enforces reports whether SELinux denies, and does not only report: selinux(8).

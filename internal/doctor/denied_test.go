@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -75,5 +76,39 @@ func TestDenialsNotRead(t *testing.T) {
 			}
 			check.That(t, isNamed == c.unread, "not checked: %v", r.Unread)
 		})
+	}
+}
+
+// deniedOf returns the finding of a denial that the audit log has since the boot.
+func deniedOf(t *testing.T, line string) Cause {
+	t.Helper()
+	w := incident.Joined(t, true)
+	w.Put("sys/fs/selinux/enforce nonl", "1\n")
+	w.Put("var/log/audit/audit.log", "type=AVC msg=audit(1767322800.683:927): "+line+"\n")
+	for _, f := range examine(t, w.Node()).Causes {
+		if f.Code == "SYS-010" {
+			return f
+		}
+	}
+	t.Fatal("no finding")
+	return Cause{}
+}
+
+// TestDeniedByName: where the kernel says only the last part of a name, as for a file that was not
+// opened, the class says whether it is a device file; the command finds the file by its name.
+func TestDeniedByName(t *testing.T) {
+	const denies = `avc:  denied  { read } for  pid=99 comm="x" name="%s" dev="dm-0" ino=7 ` +
+		`scontext=system_u:system_r:container_t:s0 tcontext=system_u:object_r:user_tmp_t:s0 tclass=%s permissive=0`
+	byName := "sudo find /etc /opt /run /usr -xdev -name %s -exec restorecon -v {} +"
+	const boolean = "sudo setsebool -P container_use_devices on"
+	for _, c := range []struct{ name, class, command string }{
+		{"libnvidia-ml.so.580.65.06", "file", fmt.Sprintf(byName, "libnvidia-ml.so.580.65.06")},
+		{"nvidia-smi", "file", fmt.Sprintf(byName, "nvidia-smi")},
+		{"nvidiactl", "chr_file", boolean},
+		{"nvidia-caps", "dir", boolean},
+		{"nvidia", "dir", fmt.Sprintf(byName, "nvidia")},
+	} {
+		f := deniedOf(t, fmt.Sprintf(denies, c.name, c.class))
+		check.Equal(t, strings.Join(f.Commands, "; "), c.command, "%s:", c.name)
 	}
 }
