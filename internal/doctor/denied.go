@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,7 +63,7 @@ func (m *Machine) denied(denial denial, object, selinuxType, profile string) Fin
 			Object:  object,
 			What:    fmt.Sprintf("AppArmor denied %s to the profile %s", object, profile),
 			Fix:     "allow the driver's files in the profile, and load the profile again",
-			Command: "sudo aa-status; sudo journalctl --dmesg --grep 'apparmor=\"DENIED\"' --lines=20",
+			Command: "sudo aa-status; " + showsAppArmor(denial),
 		}
 	case !m.enforces():
 		return Finding{}
@@ -86,6 +87,15 @@ func (m *Machine) denied(denial denial, object, selinuxType, profile string) Fin
 		Fix:     "let containers use the device files: " + boolean,
 		Command: "sudo setsebool -P " + boolean + " on",
 	}
+}
+
+// showsAppArmor shows AppArmor's newest denials in the log that has this one. While auditd runs the
+// kernel's log gets none: kauditd_thread in kernel/audit.c of the kernel's tree.
+func showsAppArmor(denial denial) string {
+	if denial.audited {
+		return "sudo grep 'apparmor=\"DENIED\"' " + auditLog + " | tail -n 20"
+	}
+	return "sudo journalctl --dmesg --grep 'apparmor=\"DENIED\"' --lines=20"
 }
 
 // isDevice reports whether SELinux has denied a device file, or the folder of some. The kernel says
@@ -153,15 +163,16 @@ func (m *Machine) deviceBoolean() (name string, on bool) {
 
 // denial is a line of a log that tells of one, and its time.
 type denial struct {
-	line string
-	at   time.Time
+	line    string
+	at      time.Time
+	audited bool // the audit log has it
 }
 
 // denials are the lines of the audit log and of the kernel's log that tell of a denial
 // since the boot.
 func (m *Machine) denials() (found []denial) {
 	audited, booted := m.auditLines()
-	for _, line := range append(audited, m.Log()...) {
+	for i, line := range slices.Concat(audited, m.Log()) {
 		isDenial := strings.Contains(line, "avc:  denied") || strings.Contains(line, `apparmor="DENIED"`)
 		if !isDenial || strings.Contains(line, "permissive=1") {
 			continue
@@ -173,7 +184,11 @@ func (m *Machine) denials() (found []denial) {
 		seconds, err := strconv.ParseInt(at[1], 10, 64)
 		when := time.Unix(seconds, 0)
 		if err == nil && !when.Before(booted) {
-			found = append(found, denial{line, when})
+			found = append(found, denial{
+				line:    line,
+				at:      when,
+				audited: i < len(audited),
+			})
 		}
 	}
 

@@ -112,3 +112,12 @@ func TestDeniedByName(t *testing.T) {
 		check.Equal(t, strings.Join(f.Commands, "; "), c.command, "%s:", c.name)
 	}
 }
+
+// TestDeniedInTheAuditLog: while auditd runs the kernel's log has no denial of AppArmor, and the
+// command shows those in the audit log.
+func TestDeniedInTheAuditLog(t *testing.T) {
+	f := deniedOf(t, `apparmor="DENIED" operation="open" class="file" profile="cri-containerd.apparmor.d" `+
+		`name="/dev/nvidiactl" pid=23683 comm="nvidia-smi" requested_mask="wr" denied_mask="wr" fsuid=0 ouid=0`)
+	const shows = `sudo aa-status; sudo grep 'apparmor="DENIED"' /var/log/audit/audit.log | tail -n 20`
+	check.Equal(t, strings.Join(f.Commands, "; "), shows, "the command:")
+}
