@@ -107,8 +107,7 @@ func parseDeb822(file string, data []byte, arch func() string) []source {
 	var all []source
 	for paragraph := range paragraphs(data) {
 		values := valuesOf(paragraph)
-		switch strings.ToLower(values["enabled"]) {
-		case "no", "false", "0":
+		if isNo(values["enabled"]) {
 			continue
 		}
 
@@ -134,6 +133,15 @@ func parseDeb822(file string, data []byte, arch func() string) []source {
 	}
 
 	return all
+}
+
+// isNo reports whether apt takes a text for no: StringToBool in apt-pkg/contrib/strutl.cc.
+func isNo(text string) bool {
+	switch strings.ToLower(text) {
+	case "no", "false", "without", "off", "disable", "0":
+		return true
+	}
+	return false
 }
 
 // valuesOf returns the values of a paragraph, without comments and each on one line, by the names

@@ -46,6 +46,20 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// TestSourcesSwitchedOff: apt leaves out an entry by each of its words for no, as gpuadm must: it
+// would refuse two keys for one source, of which apt reads one.
+func TestSourcesSwitchedOff(t *testing.T) {
+	t.Parallel()
+	for word, left := range map[string]int{
+		"no": 0, "False": 0, "without": 0, "off": 0, "Disable": 0, "0": 0,
+		"yes": 1, "on": 1, "1": 1,
+	} {
+		text := "Enabled: " + word + "\nTypes: deb\nURIs: http://x\nSuites: y\n"
+		got := parseSources("a.sources", []byte(text), amd64)
+		check.Equal(t, len(got), left, "%s: entries", word)
+	}
+}
+
 func FuzzSources(f *testing.F) {
 	f.Add("Types: deb\nURIs: x y\nSuites: /\n", true)
 	f.Add("deb [signed-by=/a] http://x y\n", false)
