@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -120,13 +121,14 @@ func notes(v host.View, s spec.Spec, f facts.Facts) []string {
 }
 
 // missingToolkit notes that the handler's program is not installed and that nothing in the spec
-// installs it.
+// installs it: [toolkit] installs one program, and an operator may have named another.
 func missingToolkit(v host.View, s spec.Spec, f facts.Facts, e facts.Engine) []string {
-	if s.Has("toolkit") || s.Runtime.Inject == "cdi" || !v.Live() {
-		return nil
-	}
 	wanted := engine.ProgramOf(s.Runtime)
 	isStated := wanted != engine.Binary
+	comes := s.Has("toolkit") && !isStated
+	if comes || s.Runtime.Inject == "cdi" || !v.Live() {
+		return nil
+	}
 	if isStated && facts.Runs(v, wanted) || !isStated && len(f.Programs) > 0 {
 		return nil
 	}
@@ -136,9 +138,18 @@ func missingToolkit(v host.View, s spec.Spec, f facts.Facts, e facts.Engine) []s
 	}
 
 	program := path.Base(wanted)
-	if engine.HowOf(s.Runtime, e) == platform.Render {
-		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and %s restarts %s then",
-			program, e.Owner, handler, trouble.Command("apply"), e.Unit)}
+	install := "; [toolkit] in node.toml installs it"
+	switch {
+	case strings.HasPrefix(wanted, engine.Binary+"."):
+		install = "; the package " + engine.Extensions + " has it"
+	case isStated:
+		program = wanted
+		install = ""
 	}
-	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", program, handler)}
+
+	if engine.HowOf(s.Runtime, e) == platform.Render {
+		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is%s, and %s restarts %s then",
+			program, e.Owner, handler, install, trouble.Command("apply"), e.Unit)}
+	}
+	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is%s", program, handler, install)}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 	"github.com/gpuadm/gpuadm/test/specs"
 )
 
@@ -244,5 +245,34 @@ runtime_path = "/usr/bin/nvidia-container-runtime"
 		told := notes(nil, s, facts.Facts{Engines: []facts.Engine{e}})
 
 		check.Equal(t, strings.Join(told, "\n"), want, "%s:", version)
+	}
+}
+
+// TestMissingProgram: a note about the handler's program says what installs that program, and
+// [toolkit] installs one alone.
+func TestMissingProgram(t *testing.T) {
+	e := facts.Engine{
+		Name:   "containerd",
+		Config: "/etc/containerd/config.toml",
+		Unit:   "containerd.service",
+		Files:  []facts.File{{Path: "/etc/containerd/config.toml", Data: []byte("version = 2\n")}},
+	}
+	n := must.Get(simhost.New([]byte("-- etc/os-release --\n")))(t)
+	const (
+		extensions = "nvidia-container-runtime.cdi is not installed: containers of the handler nvidia-cdi do not start until it is; " +
+			"the package nvidia-container-toolkit-operator-extensions has it"
+		stated = "/opt/nvidia-container-runtime is not installed: containers of the handler nvidia do not start until it is"
+	)
+	for _, x := range []struct{ text, note string }{
+		{"", "nvidia-container-runtime is not installed: containers of the handler nvidia do not start until it is; [toolkit] in node.toml installs it"},
+		{"[toolkit]\n", ""},
+		{"handler = \"nvidia-cdi\"\n", extensions},
+		{"handler = \"nvidia-cdi\"\n[toolkit]\n", extensions},
+		{"program = \"/opt/nvidia-container-runtime\"\n", stated},
+		{"program = \"/opt/nvidia-container-runtime\"\n[toolkit]\n", stated},
+	} {
+		s := specs.Of(t, "[runtime]\n"+x.text)
+		noted := missingToolkit(n, s, facts.Facts{Engines: []facts.Engine{e}}, e)
+		check.Equal(t, strings.Join(noted, "; "), x.note, "%q:", x.text)
 	}
 }

@@ -21,6 +21,9 @@ import (
 // Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.
 const Binary = facts.RuntimeOfPackages
 
+// Extensions is the package of the programs .cdi and .legacy. [toolkit] does not install it.
+const Extensions = "nvidia-container-toolkit-operator-extensions"
+
 // Handler is the desired state of a CRI runtime handler.
 type Handler struct {
 	Name    string // "nvidia"
@@ -65,7 +68,7 @@ func (h Handler) Why() string {
 
 // ProgramOf is the program that the spec's handler runs. Of the toolkit's programs the variants
 // .cdi and .legacy have one mode of injection, as the handlers of these names have it that the GPU
-// Operator writes; the package nvidia-container-toolkit-operator-extensions brings them.
+// Operator writes; the package Extensions brings them.
 // Sources: cmd/nvidia-container-runtime.cdi and packaging/debian of
 // https://github.com/NVIDIA/nvidia-container-toolkit; gpu-operator/cdi.rst of
 // https://github.com/NVIDIA/cloud-native-docs on the runtime classes.
@@ -137,7 +140,7 @@ func DefaultRuns(
 	case ofToolkit:
 		install = "install it: write [toolkit] into node.toml"
 	case strings.HasPrefix(program, Binary+"."):
-		install = "install it: the package nvidia-container-toolkit-operator-extensions has it"
+		install = "install it: the package " + Extensions + " has it"
 	}
 	works := things.Check(program+" runs", look, "as the default it starts every container", install,
 		"or drop set_as_default from [runtime]: pods ask for the handler by a RuntimeClass")
