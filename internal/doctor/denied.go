@@ -74,7 +74,7 @@ func (m *Machine) denied(denial denial, object, selinuxType, profile string) Fin
 		if info, err := m.View.Stat(object); err == nil && info.Ctime.After(denial.at) {
 			return Finding{}
 		}
-		return mislabelled(object, selinuxType, "sudo restorecon -Rv "+object)
+		return mislabelled(object, selinuxType, "sudo restorecon -Rv "+host.ShellWord(object))
 	}
 
 	boolean, on := m.deviceBoolean()
@@ -117,7 +117,10 @@ func isDevice(line, object string) bool {
 	return class[1] == "chr_file"
 }
 
-// mislabelled describes a file whose label SELinux's policy denies to a type of processes.
+// mislabelled describes a file whose label SELinux's policy denies to a type of processes. The
+// command has the file's name quoted: a container chooses it, and the kernel writes all visible
+// characters but the double quote as they are. Source: audit_string_contains_control in
+// kernel/audit.c of the kernel's tree.
 func mislabelled(object, selinuxType, command string) Finding {
 	return Finding{
 		Object:  object,
@@ -130,7 +133,7 @@ func mislabelled(object, selinuxType, command string) Finding {
 // restoresByName labels the files of a name in the folders that have files of the driver and the
 // toolkit.
 func restoresByName(name string) string {
-	return "sudo find /etc /opt /run /usr -xdev -name " + name + " -exec restorecon -v {} +"
+	return "sudo find /etc /opt /run /usr -xdev -name " + host.ShellWord(name) + " -exec restorecon -v {} +"
 }
 
 // enforces reports whether SELinux denies, and does not only report: selinux(8).

@@ -121,3 +121,19 @@ func TestDeniedInTheAuditLog(t *testing.T) {
 	const shows = `sudo aa-status; sudo grep 'apparmor="DENIED"' /var/log/audit/audit.log | tail -n 20`
 	check.Equal(t, strings.Join(f.Commands, "; "), shows, "the command:")
 }
+
+// TestDeniedQuoted: a container chooses the names of its files. The command that an operator copies
+// has such a name as one word.
+func TestDeniedQuoted(t *testing.T) {
+	const denies = `avc:  denied  { read } for  pid=99 comm="x" %s dev="dm-0" ino=7 ` +
+		`scontext=system_u:system_r:container_t:s0 tcontext=system_u:object_r:user_tmp_t:s0 tclass=file permissive=0`
+	for object, command := range map[string]string{
+		`path="/srv/nvidia;reboot"`:   "sudo restorecon -Rv '/srv/nvidia;reboot'",
+		`path="/srv/$(x)'nvidia"`:     `sudo restorecon -Rv '/srv/$(x)'\''nvidia'`,
+		`path="/opt/NVIDIA/a_b-1.so"`: "sudo restorecon -Rv /opt/NVIDIA/a_b-1.so",
+		"name=\"nvidia`x`\"":          "sudo find /etc /opt /run /usr -xdev -name 'nvidia`x`' -exec restorecon -v {} +",
+	} {
+		f := deniedOf(t, fmt.Sprintf(denies, object))
+		check.Equal(t, strings.Join(f.Commands, "; "), command, "%s:", object)
+	}
+}
