@@ -147,21 +147,31 @@ func refusedSignature(m *Machine) []Finding {
 		return nil
 	}
 
-	trust := m.Basics().Modules.Trust
-	signer := kernel.Nvidia.Signer
+	isRefused := slices.ContainsFunc(m.Log(), refusal().MatchString)
+	return refusedModule(kernel, m.Basics().Modules.Trust, isRefused)
+}
+
+// refusedModule describes a module nvidia whose signature the kernel refuses. isRefused says that
+// the kernel has refused a module since the boot; it does not say which.
+func refusedModule(kernel facts.KernelModules, trust facts.Trust, isRefused bool) []Finding {
+	module := kernel.Nvidia
+	signer := module.Signer
 	keysKnown := len(trust.Enrolled)+len(trust.Kernels) > 0 // else none could be read
 	mayBeTrusted := signer != nil && (!keysKnown || trust.Trusts(signer))
-	isRefused := slices.ContainsFunc(m.Log(), refusal().MatchString)
 	if !isRefused && (!trust.Demands() || mayBeTrusted) {
 		return nil
 	}
 
-	what := kernel.Nvidia.Path + " is not signed"
-	if signer != nil {
-		what = kernel.Nvidia.Path + " is signed by " + signer.Name + ", which is not enrolled"
+	what := module.Path + " is not signed"
+	switch {
+	case mayBeTrusted:
+		what = "the kernel refused a module; " + module.Path + " is signed by " + signer.Name
+	case signer != nil:
+		what = module.Path + " is signed by " + signer.Name + ", which is not enrolled"
 	}
+
 	finding := Finding{What: what + "; Secure Boot is " + trust.SecureBoot}
-	if trust.BuildCert != "" && trust.Build != nil {
+	if trust.BuildCert != "" && trust.Build != nil && !trust.Trusts(trust.Build) {
 		finding.Command = "sudo mokutil --import " + trust.BuildCert
 		if trust.Waiting {
 			finding.What += "; the key waits to be confirmed at the console"
