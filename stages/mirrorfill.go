@@ -140,10 +140,14 @@ func (m Mirror) compilers(
 		}
 
 		config, err := h.ReadFile(folder + "/usr/src/linux-headers-" + kernel + "/.config")
-		if err == nil {
-			compiler := facts.CompilerIn(string(config))
-			kernels = append(kernels, facts.KernelModules{Kernel: kernel, Compiler: compiler})
+		if host.NotExist(err) {
+			continue
 		}
+		if err != nil {
+			return nil, err
+		}
+		compiler := facts.CompilerIn(string(config))
+		kernels = append(kernels, facts.KernelModules{Kernel: kernel, Compiler: compiler})
 	}
 
 	return kernels, nil
