@@ -4,10 +4,12 @@ package packages
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -137,13 +139,34 @@ func openSource(
 		Provides: fields["Provides"],
 	}
 
-	for _, folder := range ListOf(h, root+"/usr/src") {
-		dir := path.Join(root, "usr/src", folder)
-		_, err := h.Stat(dir + "/dkms.conf")
-		if err == nil && strings.HasSuffix(folder, "-"+Own(s.Version)) {
-			s.Folder = dir
+	if err != nil {
+		return s, err
+	}
+	s.Folder, err = dkmsFolder(h, root+"/usr/src", Own(s.Version))
+	return s, err
+}
+
+// dkmsFolder returns the folder of a version's source for DKMS; "" if there is none.
+func dkmsFolder(v host.View, in, version string) (string, error) {
+	names, err := v.ReadDir(in)
+	if err != nil && !host.NotExist(err) {
+		return "", err
+	}
+
+	found := ""
+	for _, name := range names {
+		if !strings.HasSuffix(name, "-"+version) {
+			continue
+		}
+		dir := path.Join(in, name)
+		_, err := v.Stat(dir + "/dkms.conf")
+		switch {
+		case err == nil:
+			found = dir
+		case !host.NotExist(err) && !errors.Is(err, syscall.ENOTDIR):
+			return "", err
 		}
 	}
 
-	return s, err
+	return found, nil
 }
