@@ -39,7 +39,7 @@ func deniedFiles(m *Machine) (found []Finding) {
 	for _, denial := range m.denials() {
 		object := auditObject().FindStringSubmatch(denial.line)
 		actor := auditActor().FindStringSubmatch(denial.line)
-		if object == nil || actor == nil || !strings.Contains(strings.ToLower(object[1]), "nvidia") {
+		if object == nil || actor == nil || !isDrivers(object[1]) {
 			continue
 		}
 
@@ -52,6 +52,15 @@ func deniedFiles(m *Machine) (found []Finding) {
 	}
 
 	return found
+}
+
+// isDrivers reports whether a file is NVIDIA's. The libraries of CUDA and of video have names
+// without the vendor's.
+// Source: https://download.nvidia.com/XFree86/Linux-x86_64/580.95.05/README/installedcomponents.html
+func isDrivers(object string) bool {
+	name := path.Base(object)
+	isLibrary := strings.HasPrefix(name, "libcuda.so") || strings.HasPrefix(name, "libnvcuvid.so")
+	return isLibrary || strings.Contains(strings.ToLower(object), "nvidia")
 }
 
 // denied describes one denial: of SELinux to a type of processes, or of AppArmor to a profile. A

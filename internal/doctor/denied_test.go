@@ -103,6 +103,8 @@ func TestDeniedByName(t *testing.T) {
 	const boolean = "sudo setsebool -P container_use_devices on"
 	for _, c := range []struct{ name, class, command string }{
 		{"libnvidia-ml.so.580.65.06", "file", fmt.Sprintf(byName, "libnvidia-ml.so.580.65.06")},
+		{"libcuda.so.1", "lnk_file", fmt.Sprintf(byName, "libcuda.so.1")},
+		{"libnvcuvid.so.580.65.06", "file", fmt.Sprintf(byName, "libnvcuvid.so.580.65.06")},
 		{"nvidia-smi", "file", fmt.Sprintf(byName, "nvidia-smi")},
 		{"nvidiactl", "chr_file", boolean},
 		{"nvidia-caps", "dir", boolean},
