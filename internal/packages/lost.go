@@ -65,11 +65,9 @@ func (r *Resolution) Replaced() (names []string) {
 func (r *Resolution) Unkept(ctx context.Context, h host.Host, err error) error {
 	lost := map[string]bool{}
 	for _, c := range r.Changes {
-		before := Parse(c.Before)
-		if before.Broken != "" && before.Broken != ConfigFiles {
-			return ctx.Err()
-		}
-		lost[c.Name] = c.Lost != ""
+		broken := Parse(c.Before).Broken
+		isBroken := broken != "" && broken != ConfigFiles
+		lost[c.Name] = isBroken || c.Lost != ""
 	}
 
 	names := slices.DeleteFunc(r.Replaced(), func(name string) bool { return lost[name] })

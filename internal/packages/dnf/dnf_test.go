@@ -403,6 +403,32 @@ func (down) Ask(context.Context, ...string) ([]byte, error) { return nil, nil }
 
 func (down) Now() time.Time { return time.Time{} }
 
+// TestUnkeptBesideABroken: a broken package is not kept, and those beside it that cannot be kept
+// either are named all the same.
+func TestUnkeptBesideABroken(t *testing.T) {
+	n := must.Get(simhost.New(nil))(t)
+	replaced := func(name string, before packages.State) converge.Change {
+		return converge.Change{
+			Ref:    converge.Ref{Kind: "package", Name: name},
+			Before: before.String(),
+			After:  "3:580.1-1.el9",
+		}
+	}
+	whole := packages.State{Version: "3:570.1-1.el9"}
+	broken := packages.State{Version: "3:570.1-1.el9", Broken: packages.Incomplete}
+	all := map[string]packages.State{"a": broken, "b": whole}
+	r := &packages.Resolution{
+		Solver:    solver{d: rpmDatabase{packages: all}},
+		Installed: all,
+		Changes:   []converge.Change{replaced("a", broken), replaced("b", whole)},
+	}
+	var said []string
+	ctx := converge.Listen(t.Context(), func(_ converge.What, text string) { said = append(said, text) })
+	must.OK(t, r.Unkept(ctx, n, nil))
+	const want = "cannot keep b 3:570.1-1.el9: no repository has that version; to install it again gpuadm will need a repository that has it"
+	check.That(t, slices.Equal(said, []string{want}), "it said %q, want %q", said, want)
+}
+
 // With a repository that is down dnf keeps nothing of what gets replaced, and says so. What the
 // plan has called lost already is not said again, and a run that was stopped ends there.
 func TestDnfKeepsWhatItCan(t *testing.T) {
