@@ -5,6 +5,7 @@
 package hardware
 
 import (
+	"path"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -130,13 +131,21 @@ func onDisk(m facts.Modules) map[string]Module {
 			Shared:  facts.IsShared(file.Path) && file.Kernel() == k.Kernel,
 		}
 		if !module.Shared {
-			// dkms.conf(8) of NVIDIA's packages says updates, and distributions use these folders.
-			module.DKMS = strings.Contains(file.Path, "/updates/") || strings.Contains(file.Path, "/extra/")
+			module.DKMS = isOfDKMS(file.Path)
 		}
 		found[k.Kernel] = module
 	}
 
 	return found
+}
+
+// isOfDKMS reports whether a module's file is where DKMS puts modules: dkms.conf(8) of NVIDIA's
+// packages says updates, and distributions use this folder or extra itself. Packages of ready-made
+// modules for dnf have a folder of their own below extra: extra/drivers/video/nvidia.
+// Sources: override_dest_module_location in dkms.in of https://github.com/dkms-project/dkms;
+// kmod_module_path in kmod-nvidia.spec of https://github.com/NVIDIA/yum-packaging-precompiled-kmod.
+func isOfDKMS(file string) bool {
+	return strings.Contains(file, "/updates/") || path.Base(path.Dir(file)) == "extra"
 }
 
 // addDevices adds the GPUs, if they can be seen, and the NVSwitches.
