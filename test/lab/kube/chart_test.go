@@ -242,8 +242,11 @@ func TestLabKubeChart(t *testing.T) {
 func (d desk) ownNodeOnly(namespace, account, own, other, listed, unlisted string) {
 	d.t.Helper()
 	as := d.Bearer(d.Account(namespace, account, own))
+	tries := 0
 	change := func(node, key string) error {
-		_, err := as.Merge(d.t.Context(), "/api/v1/nodes/"+node, kube.Object{"metadata": kube.Object{"labels": kube.Object{key: "x" + d.t.Name()[:1]}}})
+		tries++ // each try another value: what is there already is no change, which no policy refuses
+		labels := kube.Object{key: fmt.Sprintf("%s-%d", account, tries)}
+		_, err := as.Merge(d.t.Context(), "/api/v1/nodes/"+node, kube.Object{"metadata": kube.Object{"labels": labels}})
 		return err
 	}
 
