@@ -272,8 +272,8 @@ func (c Catalog) Systems() []string {
 	return slices.Compact(all)
 }
 
-// Called returns the system with this common name, or one that is spelled nearly so: noble, al2023.
-// "" if there is none.
+// Called returns the system with this common name, noble or al2023, or with a similar name; ""
+// if there is none.
 func (c Catalog) Called(name string) string {
 	systems := map[string]string{}
 	for _, row := range c.Repositories {

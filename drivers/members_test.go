@@ -618,8 +618,8 @@ func TestPrecompiledStream(t *testing.T) {
 	check.That(t, ch.Stream == "580-open" && !ch.Precompiled, "unasked: %+v", ch)
 }
 
-// Where DKMS has built the modules, nobody has looked whether the source has signed ones, and
-// apt-get is of no use to dnf.
+// Where DKMS has built the modules, gpuadm has not looked whether the source has signed ones, so it
+// does not say that there are none; and it names no apt-get on a machine with dnf.
 func TestPrecompiledAfterDKMS(t *testing.T) {
 	for _, x := range []struct{ id, version, kernel, owner string }{
 		{"ubuntu", "24.04", "6.8.0-41-generic", "dpkg -S /usr/src/nvidia*-580.178.04/dkms.conf"},

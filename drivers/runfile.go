@@ -259,8 +259,8 @@ func (r runfile) Validate(ctx context.Context, v host.View, before, after conver
 	return checkRoom(v, Runfiles, runfileSize, "NVIDIA's installer")
 }
 
-// driverPackages names the driver's packages that have files on the disk. One that dpkg has not
-// wholly installed has them, too: dpkg(1), "Package states".
+// driverPackages names the driver's packages that have files on the disk. A package that dpkg
+// has not wholly installed has files, too: dpkg(1), "Package states".
 func driverPackages(ctx context.Context, v host.View) ([]string, error) {
 	var argv []string
 	patterns := []string{

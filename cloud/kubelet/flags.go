@@ -28,6 +28,8 @@ func TaintTexts(taints []spec.Taint) (list []string) {
 
 // flagParts returns the labels or taints that kubelet would use. Of two parts with the same key,
 // kubelet uses the later one, in one list or in two.
+// Source: ConfigurationMap.Set in cli/flag/configuration_map.go of
+// https://github.com/kubernetes/component-base.
 func flagParts(words []string, flag string) (parts []string) {
 	argv := append([]string{"kubelet"}, words...)
 	withUnderscores := strings.ReplaceAll(flag, "-", "_")

@@ -16,7 +16,7 @@ import (
 // Rejection is the answer of a kubelet that does not accept its command line.
 type Rejection struct {
 	Said  *host.CommandError
-	Flag  string   // its word of the command line: --v=x; "" if kubelet names none that is there
+	Flag  string   // as the command line has it: --v=x; "" if kubelet names no flag of the command line
 	Files []string // the files that have the flag
 }
 

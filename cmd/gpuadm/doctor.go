@@ -44,8 +44,8 @@ func newDoctor(c *common) *cobra.Command {
 	return cmd
 }
 
-// doctor prints a report. A machine that has lost all its GPUs has a root cause; one that never had
-// any gets one line.
+// doctor prints a report. A machine that has lost all its GPUs has a root cause. For a machine
+// without GPUs and without a root cause, doctor prints one line.
 func (c *common) doctor(ctx context.Context) error {
 	all := view.DeadlineIn(c.wait)
 	h, err := c.open(c.rootDir, nil)
@@ -270,7 +270,7 @@ type alike struct {
 	objects  []string
 }
 
-// objectMark stands for the object in a sentence.
+// objectMark replaces the object in a sentence.
 const objectMark = "\x00"
 
 // together says each sentence once. What is the same of several GPUs or switches is one sentence.

@@ -24,8 +24,8 @@ func TestTogether(t *testing.T) {
 	}, "sentences:")
 }
 
-// TestTogetherHidesNoObject: what is the same of several files, packages or units is a sentence for
-// each, and one that names no object is said once.
+// TestTogetherHidesNoObject: doctor repeats a sentence for each file, package or unit that it holds
+// for. It prints a sentence without an object once.
 func TestTogetherHidesNoObject(t *testing.T) {
 	found := []doctor.Found{
 		{Object: "/dev/nvidia0", What: "/dev/nvidia0 is not there"},

@@ -28,8 +28,8 @@ func (u unreadable) ReadFile(name string) ([]byte, error) {
 	return u.View.ReadFile(name)
 }
 
-// TestCapabilities: an instance whose device cannot be read may have users, and one that the driver
-// does not list has no device.
+// TestCapabilities: an instance whose device cannot be read may have users; an instance that
+// the driver does not list has no device.
 func TestCapabilities(t *testing.T) {
 	const gi = devices.CapabilitiesFolder + "/gpu0/mig/gi3"
 	const machine = "-- proc/driver/nvidia/capabilities/gpu0/mig/gi3/access --\nDeviceFileMinor: 30\n" +

@@ -69,8 +69,8 @@ func (u unseen) Stat(name string) (host.Info, error) {
 	return u.files.Stat(name)
 }
 
-// TestUnseenFile: a file of a folder, or a list of mirrors, that cannot be looked at is not one that
-// is missing. A link that leads to itself is no file.
+// TestUnseenFile: if gpuadm cannot look at a file of a folder, or at a list of mirrors, the file does
+// not count as missing. A link that leads to itself is no file.
 func TestUnseenFile(t *testing.T) {
 	const (
 		folder = "/etc/apt/sources.list.d/"

@@ -42,7 +42,7 @@ func (b broken) Stat(name string) (host.Info, error) {
 	return b.Host.Stat(name)
 }
 
-// TestSourceOf: a source for DKMS that cannot be looked at is not one that the package lacks.
+// TestSourceOf: if gpuadm cannot look at a source for DKMS, it does not say that the package lacks it.
 func TestSourceOf(t *testing.T) {
 	const (
 		root  = "/m/.gpuadm/source/usr/src"

@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestMaskedAndBack: a unit that gpuadm has masked is afterwards as it was, also one that nothing
-// can enable, since its file has no [Install].
+// TestMaskedAndBack: an undo leaves a unit that gpuadm has masked as it was before. That holds for a
+// unit without [Install], too, which systemd cannot enable.
 func TestMaskedAndBack(t *testing.T) {
 	for _, install := range []string{"", "[Install]\nWantedBy=multi-user.target\n"} {
 		const unit = "nvidia-imex.service"

@@ -59,7 +59,7 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 	}
 }
 
-// TestCDIFile: of several files the one that decides about CDI is named. In containerd 1.x an
+// TestCDIFile: gpuadm names the file that decides about CDI. In containerd 1.x an
 // imported table of the plugin hides the root's as a whole.
 func TestCDIFile(t *testing.T) {
 	const cri = "[plugins.\"io.containerd.grpc.v1.cri\"]\n"

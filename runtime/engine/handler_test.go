@@ -77,7 +77,7 @@ func (slow) Ask(_ context.Context, argv ...string) ([]byte, error) {
 	}
 }
 
-// TestDefaultWithoutAnAnswer: a program that is too slow is not one that lacks runc.
+// TestDefaultWithoutAnAnswer: gpuadm does not say that a slow program lacks runc.
 func TestDefaultWithoutAnAnswer(t *testing.T) {
 	n := must.Get(simhost.New([]byte("-- " + Binary[1:] + " mode=0755 --\n")))(t)
 	asDefault := Handler{Name: "nvidia", Binary: Binary, Default: true}

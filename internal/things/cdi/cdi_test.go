@@ -262,8 +262,8 @@ func TestCDISpecElsewhere(t *testing.T) {
 	}
 }
 
-// TestCDISpecBetweenTries: between two tries of a service that has failed nothing writes the spec,
-// and the one that is there counts.
+// TestCDISpecBetweenTries: while systemd waits to start the failed service again, no program writes
+// the spec, and gpuadm judges the present spec.
 func TestCDISpecBetweenTries(t *testing.T) {
 	waiting := strings.Replace(cdiNode, "enabled = \"enabled\"",
 		"enabled = \"enabled\"\nactive = \"activating\"\nsub = \"auto-restart\"", 1)
