@@ -183,6 +183,7 @@ func TestEKSSays(t *testing.T) {
 		want string
 	}{
 		"unknown role": {func(c *eksCloud) { c.known.Store(false) }, eksJoin, "does not know this machine's role"},
+		"its entry":    {func(c *eksCloud) { c.known.Store(false) }, eksJoin, "aws eks create-access-entry --region us-east-1 --cluster-name"},
 		"another name": {func(c *eksCloud) { c.name = "ip-10-9-9-9.ec2.internal" }, eksJoin, `knows this machine as "system:node:ip-10-9-9-9.ec2.internal", and its kubelet would register as system:node:ip-10-0-1-2.ec2.internal`},
 		"no cluster":   {func(*eksCloud) {}, "[join]\nmethod = \"eks\"\n", "which cluster to join"},
 		"no binary":    {func(c *eksCloud) { must.OK(t, c.n.Remove("/usr/local/sbin/gpuadm")) }, eksJoin, "gpuadm apply --install"},

@@ -62,6 +62,8 @@ func (n *ownNode) refused(user kube.User, err error) error {
 	kubeletUser := "system:node:" + n.name
 	switch {
 	case errors.Is(err, kube.Unauthorized):
+		entry := "aws eks create-access-entry --region " + n.region + " --cluster-name " + n.cluster.Name +
+			" --type EC2_LINUX --principal-arn ARN"
 		return &trouble.Error{
 			What: fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
 			Because: []string{
@@ -69,7 +71,7 @@ func (n *ownNode) refused(user kube.User, err error) error {
 				"or " + n.cluster.Server + " is another cluster's",
 			},
 			Try: []string{
-				"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
+				entry + ", with the ARN of the machine's role",
 				"aws sts get-caller-identity, on this machine, prints its role",
 			},
 			Err: err,
