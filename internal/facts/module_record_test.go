@@ -208,6 +208,7 @@ func TestModules(t *testing.T) {
 		"/lib/modules/6.8.0-88/kernel/drivers/gpu/drm/nouveau/nouveau.ko.zst": "x",
 		"/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin":                        "x",
 		"/lib/modules/6.8.0-90/modules.dep":                                   "kernel/fs/ext4.ko:\n",
+		"/lib/modules/6.8.0-90/extra/drivers/video/nvidia/nvidia.ko.xz":       "x",
 		"/lib/modules/6.8.0-90/extra/nvidia-current-open.ko":                  "x",
 		"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05":                 "x",
 	}, map[string]string{"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "libnvidia-ml.so.580.95.05"}}
@@ -233,7 +234,11 @@ func TestModules(t *testing.T) {
 	k, _ := m.Of("6.8.0-88")
 	check.That(t, k.Compiler == "gcc-13 (Ubuntu 13.3.0) 13.3.0" && slices.Equal(k.Missing, []string{"nvidia/580.95.05/gsp_tu10x.bin"}) && len(k.Files) == 2, "%+v", k)
 	k, _ = m.Of("6.8.0-90")
-	check.That(t, slices.Equal(k.Unlisted, []string{"/lib/modules/6.8.0-90/extra/nvidia-current-open.ko"}), "%+v", k)
+	unlisted := []string{
+		"/lib/modules/6.8.0-90/extra/drivers/video/nvidia/nvidia.ko.xz",
+		"/lib/modules/6.8.0-90/extra/nvidia-current-open.ko",
+	}
+	check.That(t, slices.Equal(k.Unlisted, unlisted), "%+v", k)
 }
 
 func TestRole(t *testing.T) {

@@ -172,13 +172,8 @@ func (g *gathering) hasFirmware(name string) bool {
 
 // unlisted finds the modules on disk that modules.dep does not list.
 func (g *gathering) unlisted(dir string, listed []string) (found []string) {
-	for _, folder := range []string{
-		"updates", "updates/dkms", SharedFolder,
-		"extra", "extra/nvidia", "weak-updates",
-		"kernel/drivers/video", "kernel/drivers/video/nvidia",
-	} {
-		for _, name := range g.list(path.Join(dir, folder)) {
-			file := path.Join(dir, folder, name)
+	for _, folder := range []string{"updates", "extra", "weak-updates", "kernel/drivers/video"} {
+		for _, file := range g.walk(path.Join(dir, folder), 0) {
 			if role(file) != "" && !slices.Contains(listed, file) {
 				found = append(found, file)
 			}
