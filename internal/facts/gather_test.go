@@ -4,6 +4,7 @@ package facts
 
 import (
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,6 +68,32 @@ func (u unseen) Stat(name string) (host.Info, error) {
 		return host.Info{}, &fs.PathError{Op: "stat", Path: name, Err: u.err}
 	}
 	return u.files.Stat(name)
+}
+
+func (u unseen) Lstat(name string) (host.Info, error) { return u.Stat(name) }
+
+// TestUnseenFolder: a folder that gpuadm cannot look at does not count as empty, and neither does a
+// folder in it.
+func TestUnseenFolder(t *testing.T) {
+	const (
+		folder = "/etc/crio/crio.conf.d"
+		inner  = folder + "/sub"
+		file   = inner + "/x.conf"
+	)
+	v := files{file: "x"}
+	for name, fails := range map[string]bool{folder: true, inner: true, "/etc/other": false} {
+		for walk, found := range map[string]func(g *gathering) []string{
+			"walk": func(g *gathering) []string { return g.walk(folder, 0) },
+			"glob": func(g *gathering) []string { return g.glob(folder + "/*/*") },
+		} {
+			g := &gathering{v: unseen{v, name, syscall.EIO}}
+			names := found(g)
+
+			says := g.err != nil && strings.HasPrefix(g.err.Error(), "cannot check "+name+": ")
+			check.That(t, says == fails, "%s, %s: %v", walk, name, g.err)
+			check.That(t, fails || slices.Equal(names, []string{file}), "%s, %s: found %q", walk, name, names)
+		}
+	}
 }
 
 // TestUnseenFile: if gpuadm cannot look at a file of a folder, or at a list of mirrors, the file does

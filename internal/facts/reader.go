@@ -141,11 +141,20 @@ func (g *gathering) list(dir string) []string {
 	return names
 }
 
-// folder returns the names in dir; none if it is something else.
+// folder returns the names in dir; none if it is something else, such as a link that leads to
+// itself.
 func (g *gathering) folder(dir string) []string {
-	if i, err := g.v.Stat(dir); err != nil || !i.Mode.IsDir() {
+	info, err := g.v.Stat(dir)
+	switch {
+	case missing(err), errors.Is(err, syscall.ELOOP):
+		return nil
+	case err != nil:
+		g.fail("check", dir, err)
+		return nil
+	case !info.Mode.IsDir():
 		return nil
 	}
+
 	return g.list(dir)
 }
 
@@ -154,10 +163,12 @@ func (g *gathering) walk(dir string, depth int) []string {
 	var out []string
 	for _, name := range g.folder(dir) {
 		p := path.Join(dir, name)
-		i, err := g.v.Lstat(p)
+		info, err := g.v.Lstat(p)
 		switch {
-		case err != nil:
-		case !i.Mode.IsDir():
+		case err != nil && !missing(err):
+			g.fail("check", p, err)
+		case err != nil: // another process has removed it
+		case !info.Mode.IsDir():
 			out = append(out, p)
 		case depth < 8:
 			out = append(out, g.walk(p, depth+1)...)
