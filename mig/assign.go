@@ -147,32 +147,48 @@ func refuseNone(entries []Entry, gpus []host.GPU) error {
 		What: "cannot partition the GPUs: no entry is for any of them",
 		Try:  []string{"check the filters and the devices"},
 	}
+	const otherMachines = "remove [mig] from node.toml, or write it for machines whose GPUs have MIG"
 	hasEntry := func(g host.GPU) bool {
 		return slices.ContainsFunc(entries, func(e Entry) bool { return e.Matches(g) })
 	}
-	if slices.ContainsFunc(gpus, hasEntry) {
-		t.What = "cannot partition the GPUs: those that the entries are for have no MIG"
-		t.Try = []string{"remove [mig] from node.toml, or write it for machines whose GPUs have MIG"}
+	couldMatch := func(g host.GPU) bool {
+		return g.MIG && slices.ContainsFunc(entries, func(e Entry) bool { return e.hasIndex(g) })
 	}
+	mayHaveMIG := func(g host.GPU) bool { return g.MIG || g.Lost != "" }
 
+	likely := slices.IndexFunc(gpus, couldMatch)
 	filters := slices.ContainsFunc(entries, func(e Entry) bool { return len(e.Match) > 0 })
-	if filters && len(gpus) > 0 && !slices.ContainsFunc(gpus, hasEntry) {
-		t.Try = []string{fmt.Sprintf("write match = [%q], or leave match out for all GPUs", gpus[0].Device)}
-	}
-	for _, g := range gpus {
-		without := ""
-		if !g.MIG {
-			without = ", without MIG"
-		}
-		because := fmt.Sprintf("GPU %d is %s (%s)%s", g.Index, nameOrDevice(g), g.Device, without)
-		t.Because = append(t.Because, because)
+	switch {
+	case slices.ContainsFunc(gpus, hasEntry):
+		t.What = "cannot partition the GPUs: those that the entries are for have no MIG"
+		t.Try = []string{otherMachines}
+	case filters && likely >= 0:
+		t.Try = []string{fmt.Sprintf("write match = [%q], or leave match out for all GPUs", gpus[likely].Device)}
+	case len(gpus) > 0 && !slices.ContainsFunc(gpus, mayHaveMIG):
+		t.Try = []string{otherMachines}
 	}
 
+	for _, g := range gpus {
+		t.Because = append(t.Because, describe(g))
+	}
 	if len(gpus) == 0 {
 		t.Because = []string{"there is no GPU"}
 	}
 
 	return t
+}
+
+// describe says which GPU has an index, and whether it has MIG.
+func describe(g host.GPU) string {
+	if g.Lost != "" {
+		return fmt.Sprintf("GPU %d does not answer: %s", g.Index, g.Lost)
+	}
+
+	text := fmt.Sprintf("GPU %d is %s (%s)", g.Index, nameOrDevice(g), g.Device)
+	if !g.MIG {
+		text += ", without MIG"
+	}
+	return text
 }
 
 // Matches reports whether the entry applies to this GPU.

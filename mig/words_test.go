@@ -328,6 +328,43 @@ func TestAssignLost(t *testing.T) {
 	}
 }
 
+// TestAssignNone: where no entry is for any GPU, the fix names a GPU that can have partitions, and a GPU
+// that does not answer is not called one without MIG.
+func TestAssignNone(t *testing.T) {
+	a100 := model(t, "A100-40").GPU()
+	a100.Index = 1
+	t4 := host.GPU{Index: 0, Name: "Tesla T4", Device: "0x1EB810DE"}
+	lost := host.GPU{Index: 0, Address: "0000:17:00.0", Lost: "it has fallen off the bus"}
+	const (
+		ofA100    = `write match = ["0x20B010DE"], or leave match out for all GPUs`
+		isA100    = "GPU 1 is A100 40GB, A800 40GB (0x20B010DE)"
+		isT4      = "GPU 0 is Tesla T4 (0x1EB810DE), without MIG"
+		elsewhere = "remove [mig] from node.toml, or write it for machines whose GPUs have MIG"
+	)
+	index := func(i int) spec.Devices { return spec.Devices{Index: []int{i}} }
+	for _, c := range []struct {
+		gpus    []host.GPU
+		devices spec.Devices
+		because []string
+		try     string
+	}{
+		{[]host.GPU{t4, a100}, spec.Devices{All: true}, []string{isT4, isA100}, ofA100},
+		{[]host.GPU{t4, a100}, index(0), []string{isT4, isA100}, "check the filters and the devices"},
+		{[]host.GPU{lost, a100}, index(1), []string{"GPU 0 does not answer: it has fallen off the bus", isA100}, ofA100},
+		{[]host.GPU{t4}, spec.Devices{All: true}, []string{isT4}, elsewhere},
+	} {
+		e := Entry{
+			Match:   []string{"H200"},
+			Devices: c.devices,
+			Layout:  Layout{Enabled: true},
+		}
+		_, err := Assign([]Entry{e}, c.gpus)
+		want := "cannot partition the GPUs: no entry is for any of them\n    " +
+			strings.Join(c.because, "\n    ") + "\n    try: " + c.try + "\n"
+		check.Equal(t, words(err), want, "%v", c.devices)
+	}
+}
+
 func TestEntries(t *testing.T) {
 	got, err := Entries(spec.MIG{GPU: []spec.MIGGPU{
 		{Match: []string{"A100"}, Devices: spec.Devices{All: true}, Enabled: true, Layout: map[string]int{"1g.5gb": 2, "1c.3g.20gb": 3}},
