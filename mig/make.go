@@ -174,11 +174,7 @@ func explain(err error, held []string) error {
 		for _, s := range g.Undone {
 			t.Undone = append(t.Undone, s.on(g.GPU))
 		}
-		if g.Restored() {
-			t.Because = append(t.Because, fmt.Sprintf("GPU %s is in its former state: %s", g.GPU, g.Before))
-		} else {
-			t.Because = append(t.Because, fmt.Sprintf("GPU %s was %q and is %q now", g.GPU, g.Before, g.After))
-		}
+		t.Because = append(t.Because, g.result())
 
 		for _, err := range g.Left {
 			t.Because = append(t.Because, err.Error())

@@ -23,7 +23,7 @@ func (r *runner) reset(ctx context.Context, gpus []*gpuRun) error {
 		return err
 	}
 
-	if err := r.look(ctx); err != nil {
+	if err := r.lookAt(ctx, gpus); err != nil {
 		return err
 	}
 	waiting := pending(gpus)
@@ -32,7 +32,7 @@ func (r *runner) reset(ctx context.Context, gpus []*gpuRun) error {
 	}
 
 	failed := r.ResetGPUs(ctx, waiting...)
-	if err := r.look(ctx); err != nil {
+	if err := r.lookAt(ctx, gpus); err != nil {
 		return host.Join(failed, err)
 	}
 	waiting = pending(gpus)

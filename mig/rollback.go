@@ -24,6 +24,17 @@ func (t *RolledBack) Restored() bool {
 	return t.After.String() == t.Before.String() && len(t.Left) == 0
 }
 
+// result says in words which state the GPU is in.
+func (t *RolledBack) result() string {
+	switch {
+	case t.Restored():
+		return fmt.Sprintf("GPU %s is in its former state: %s", t.GPU, t.Before)
+	case t.After.Mode == Unknown:
+		return fmt.Sprintf("GPU %s was %q, and gpuadm cannot read its state now", t.GPU, t.Before)
+	}
+	return fmt.Sprintf("GPU %s was %q and is %q now", t.GPU, t.Before, t.After)
+}
+
 // Failure is what Run returns when a step failed: all GPUs were rolled back, as far as that was
 // possible.
 type Failure struct {
@@ -40,8 +51,8 @@ func (f *Failure) Error() string {
 func (f *Failure) Unwrap() error { return f.Err }
 
 // rollBack restores the GPUs. It asks the driver first, since a step may have worked though it
-// returned an error. It continues after an error: most of the old layout is better than none. At
-// the end it asks the driver again.
+// returned an error. It continues after an error, and beside a GPU that no longer answers: most of
+// the old layout is better than none. At the end it asks the driver again.
 func (r *runner) rollBack(ctx context.Context) []RolledBack {
 	results := make([]RolledBack, len(r.gpus))
 	of := map[*gpuRun]*RolledBack{}
@@ -55,6 +66,10 @@ func (r *runner) rollBack(ctx context.Context) []RolledBack {
 		return results
 	}
 	for _, g := range r.gpus {
+		if g.unseen != nil {
+			g.Steps = nil
+			continue
+		}
 		resets := g.now.Mode != g.before.Mode && g.before.Arch == "ampere"
 		g.Steps = stepsBetween(exactGeometry(g.now), exactGeometry(g.before), resets)
 	}
@@ -71,12 +86,17 @@ func (r *runner) rollBack(ctx context.Context) []RolledBack {
 		})
 	}
 
-	if err := r.look(ctx); err != nil {
+	err := r.look(ctx)
+	if err != nil {
 		results[0].Left = append(results[0].Left, err)
-		return results
 	}
 	for _, g := range r.gpus {
-		of[g].After = StateOf(g.now)
+		switch {
+		case g.unseen != nil:
+			of[g].Left = append(of[g].Left, g.unseen)
+		case err == nil:
+			of[g].After = StateOf(g.now)
+		}
 	}
 
 	return results

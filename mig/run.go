@@ -69,9 +69,10 @@ func (x Runner) Run(ctx context.Context, plans ...Plan) error {
 
 	var err error
 	if x.Found != nil {
-		err = r.store(*x.Found)
+		r.store(*x.Found)
+		err = unseen(r.gpus)
 	} else {
-		err = r.look(ctx)
+		err = r.lookAt(ctx, r.gpus)
 	}
 
 	if err != nil {
@@ -116,6 +117,7 @@ type gpuRun struct {
 	Plan
 	before host.GPU
 	now    host.GPU
+	unseen error // why the driver's last answer lacks its state; now is of an earlier answer then
 }
 
 // failedStep is a step that failed, on one GPU.
@@ -134,23 +136,42 @@ func (r *runner) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.store(d)
+	r.store(d)
+	return nil
 }
 
-// store stores the driver's answer.
-func (r *runner) store(d host.Driver) error {
+// lookAt asks the driver, which has to answer for these GPUs.
+func (r *runner) lookAt(ctx context.Context, gpus []*gpuRun) error {
+	if err := r.look(ctx); err != nil {
+		return err
+	}
+	return unseen(gpus)
+}
+
+// store stores the driver's answer. A GPU that it lacks keeps no other GPU from being stored.
+func (r *runner) store(d host.Driver) {
 	for _, g := range r.gpus {
 		now, known := find(&d, g.GPU)
-		if !known {
-			return fmt.Errorf("cannot partition GPU %s: the driver does not know it", g.GPU)
+		switch {
+		case !known:
+			g.unseen = fmt.Errorf("cannot partition GPU %s: the driver does not know it", g.GPU)
+		case now.Lost != "":
+			g.unseen = fmt.Errorf("cannot partition GPU %s: %s", g.GPU, now.Lost)
+		default:
+			g.unseen = nil
+			g.now = now
+			g.now.Instances = slices.Clone(now.Instances)
 		}
-		if now.Lost != "" {
-			return fmt.Errorf("cannot partition GPU %s: %s", g.GPU, now.Lost)
-		}
-		g.now = now
-		g.now.Instances = slices.Clone(g.now.Instances)
 	}
+}
 
+// unseen is the error of the first of the GPUs whose state the driver's last answer lacks.
+func unseen(gpus []*gpuRun) error {
+	for _, g := range gpus {
+		if g.unseen != nil {
+			return g.unseen
+		}
+	}
 	return nil
 }
 
@@ -399,7 +420,7 @@ func (r *runner) computeProfile(ctx context.Context, g *gpuRun, s Step) (int, er
 			}
 		}
 
-		if err := r.look(ctx); err != nil {
+		if err := r.lookAt(ctx, []*gpuRun{g}); err != nil {
 			return 0, err
 		}
 	}

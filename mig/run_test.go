@@ -210,6 +210,62 @@ func TestFailureLeavesOthers(t *testing.T) {
 	check.List(t, second.log, nil, "steps on the second GPU:")
 }
 
+// losing is two GPUs of which the second falls off the bus at one of its steps.
+type losing struct {
+	duo
+	lost *bool
+}
+
+func (l losing) Driver(ctx context.Context) (host.Driver, error) {
+	d, err := l.duo.Driver(ctx)
+	if *l.lost {
+		d.GPUs[1] = host.GPU{
+			Address: l.duo[1].gpu.Address,
+			Index:   1,
+			Lost:    "it has fallen off the bus",
+		}
+	}
+	return d, err
+}
+
+// TestLostGPULeavesOthers: where a GPU falls off the bus during a change, the others get their former
+// state back, and the error does not give the lost one a state.
+func TestLostGPULeavesOthers(t *testing.T) {
+	for _, c := range []struct{ gpu, from, to string }{
+		{"H100-80", "on 3g.40gb@0 1g.10gb@4", "off"},
+		{"A100-40", "on 3g.20gb@0 1g.5gb@4", "off"},
+		{"A100-40", "off", "on 3g.20gb@0"},
+	} {
+		m := model(t, c.gpu)
+		steps := must.Get(m.Steps(state(t, c.from), state(t, c.to)))(t)
+		for n := 1; n <= len(steps); n++ {
+			first, second := newSim(m, state(t, c.from)), newSim(m, state(t, c.from))
+			second.gpu.Address = "0000:18:00.0"
+			lost := false
+			second.fail = func(call int) fault {
+				lost = lost || call == n
+				if lost {
+					return cut
+				}
+				return none
+			}
+
+			before := first.shape()
+			err := (Runner{Device: losing{duo{first, second}, &lost}}).Run(t.Context(),
+				Plan{GPU: first.gpu.Address, Steps: steps},
+				Plan{GPU: second.gpu.Address, Steps: steps})
+			var f *Failure
+			must.That(t, errors.As(err, &f), "%s: %s → %s, step %d: %v", c.gpu, c.from, c.to, n, err)
+			check.Equal(t, first.shape(), before, "%s: %s → %s, step %d: the first GPU is", c.gpu, c.from, c.to, n)
+
+			said := words(explain(err, nil))
+			check.Says(t, said, "GPU 0000:17:00.0 is in its former state: "+c.from+"\n",
+				`GPU 0000:18:00.0 was "`+c.from+`", and gpuadm cannot read its state now`+"\n",
+				"cannot partition GPU 0000:18:00.0: it has fallen off the bus\n")
+		}
+	}
+}
+
 // restored says whether all GPUs are in their former state.
 func restored(f *Failure) bool {
 	return !slices.ContainsFunc(append(f.Others, f.RolledBack), func(t RolledBack) bool {

@@ -291,7 +291,11 @@ func (d duo) SetMIGMode(ctx context.Context, gpu string, on bool) error {
 }
 
 func (d duo) ResetGPUs(ctx context.Context, gpus ...string) error {
-	return d.at(gpus[0]).ResetGPUs(ctx, gpus...)
+	var all []error
+	for _, gpu := range gpus {
+		all = append(all, d.at(gpu).ResetGPUs(ctx, gpu))
+	}
+	return errors.Join(all...)
 }
 
 func (d duo) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (int, error) {
