@@ -5,7 +5,6 @@ package mig
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -66,6 +65,7 @@ func (r *runner) rollBack(ctx context.Context) []RolledBack {
 		return results
 	}
 	for _, g := range r.gpus {
+		g.made = nil
 		if g.unseen != nil {
 			g.Steps = nil
 			continue
@@ -74,16 +74,12 @@ func (r *runner) rollBack(ctx context.Context) []RolledBack {
 		g.Steps = stepsBetween(exactGeometry(g.now), exactGeometry(g.before), resets)
 	}
 
-	failed := map[*gpuRun][]Step{}
 	_ = r.runAll(ctx, func(f failedStep) {
-		failed[f.gpu] = append(failed[f.gpu], f.step)
 		result := of[f.gpu]
 		result.Left = append(result.Left, fmt.Errorf("cannot %s: %w", f.step, f.err))
 	})
 	for _, g := range r.gpus {
-		of[g].Undone = slices.DeleteFunc(g.Steps, func(s Step) bool {
-			return slices.Contains(failed[g], s)
-		})
+		of[g].Undone = g.made
 	}
 
 	err := r.look(ctx)

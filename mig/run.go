@@ -117,7 +117,8 @@ type gpuRun struct {
 	Plan
 	before host.GPU
 	now    host.GPU
-	unseen error // why the driver's last answer lacks its state; now is of an earlier answer then
+	unseen error  // why the driver's last answer lacks its state; now is of an earlier answer then
+	made   []Step // those that succeeded
 }
 
 // failedStep is a step that failed, on one GPU.
@@ -235,6 +236,10 @@ func (r *runner) changeModes(ctx context.Context, counts modeCounts, failed func
 		return r.setModes(ctx, counts, failed)
 	}
 
+	isChange := func(s Step) bool { return changesMode([]Step{s}) }
+	steps := changing[0].Steps
+	change := steps[slices.IndexFunc(steps, isChange)] // what Idle is for
+
 	var first *failedStep
 	err := r.Idle(ctx, addresses, func() error {
 		first = r.setModes(ctx, counts, failed)
@@ -247,7 +252,7 @@ func (r *runner) changeModes(ctx context.Context, counts modeCounts, failed func
 		return first
 	}
 
-	return report(failedStep{changing[0], Step{Do: Reset}, err}, failed)
+	return report(failedStep{changing[0], change, err}, failed)
 }
 
 // setModes makes the first steps of each GPU, up to its mode, and then resets all GPUs that need a
@@ -269,12 +274,19 @@ func (r *runner) setModes(ctx context.Context, counts modeCounts, failed func(fa
 	}
 
 	err := r.reset(ctx, toReset)
+	var unreset *Unreset
+	isUnreset := errors.As(err, &unreset)
+	for _, g := range toReset {
+		if err == nil || isUnreset && !slices.Contains(unreset.GPUs, g.GPU) {
+			g.made = append(g.made, Step{Do: Reset})
+		}
+	}
 	if err == nil {
 		return nil
 	}
+
 	at := toReset[0]
-	var unreset *Unreset
-	if errors.As(err, &unreset) {
+	if isUnreset {
 		if unreset.Boot() && failed == nil {
 			r.leaveToReboot(unreset)
 			return nil
@@ -295,6 +307,7 @@ func (r *runner) runSteps(ctx context.Context, g *gpuRun, steps []Step, failed f
 			err = r.runStep(ctx, g, s)
 		}
 		if err == nil {
+			g.made = append(g.made, s)
 			continue
 		}
 		if f := report(failedStep{g, s, err}, failed); f != nil {

@@ -342,6 +342,45 @@ func TestBackFails(t *testing.T) {
 	check.That(t, errors.As(err, &said) && slices.Equal(append([]string{said.What}, said.Because...), want), "got  %v\nwant %q", err, want)
 }
 
+// TestNotPaused: where the services that hold a GPU cannot be paused, the error names the change that
+// they prevent, and a step back that was not made does not count as undone.
+func TestNotPaused(t *testing.T) {
+	m := model(t, "H100-80")
+	from := state(t, "on 1g.10gb@0")
+	steps := must.Get(m.Steps(from, state(t, "off")))(t)
+	const what = "cannot switch MIG mode off for GPU 0000:17:00.0: "
+	for _, c := range []struct {
+		pauses      int // how often the services can be paused
+		what, state string
+	}{
+		{0, what + "cannot stop nvidia-persistenced.service", "on 1g.10gb@0"},
+		{1, what + "ERROR_UNKNOWN", "off"}, // the mode was switched, and is to be switched back
+	} {
+		x := newSim(m, from)
+		x.fail = func(call int) fault {
+			if call == len(steps) {
+				return late
+			}
+			return none
+		}
+		run := Runner{Device: x}
+		run.Idle = func(_ context.Context, _ []string, change func() error) error {
+			if c.pauses == 0 {
+				return errors.New("cannot stop nvidia-persistenced.service")
+			}
+			c.pauses--
+			return change()
+		}
+
+		err := explain(run.Run(t.Context(), Plan{GPU: x.gpu.Address, Steps: steps}), nil)
+		var said *trouble.Error
+		must.That(t, errors.As(err, &said), "%v", err)
+		check.Equal(t, said.What, c.what, "%s: error", c.state)
+		check.List(t, said.Undone, nil, "%s: undone", c.state)
+		check.Equal(t, StateOf(x.gpu).String(), c.state, "state")
+	}
+}
+
 // TestCancelled: a context that ends stops between two steps, and the GPU is brought back all the
 // same.
 func TestCancelled(t *testing.T) {
