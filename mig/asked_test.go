@@ -108,6 +108,25 @@ func TestPicksOneGPU(t *testing.T) {
 	}
 }
 
+// TestNoLabelYet: while no label has named a layout, gpuadm partitions nothing, so it does not say that
+// pods can ask for partitions, though the file has only one layout.
+func TestNoLabelYet(t *testing.T) {
+	gpu := model(t, "A100-40").GPU()
+	gpu.Address = "0000:17:00.0"
+	layouts := "version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}]\n"
+	f := facts.Facts{
+		Live:   true,
+		Driver: &host.Driver{GPUs: []host.GPU{gpu}},
+		Files:  map[string][]byte{"/mig.yaml": []byte(layouts)},
+	}
+	s := specs.Of(t, "[mig]\nfile = \"/mig.yaml\"\nfollow_label = true\n")
+	check.List(t, Stage.Notes(nil, s, f), nil, "no label: notes")
+
+	s.MIG.Layout = "a"
+	said := strings.Join(Stage.Notes(nil, s, f), "\n")
+	check.Says(t, said, "pods can ask for 7 nvidia.com/mig-1g.5gb")
+}
+
 // TestDynamicMIG: where the DRA driver makes partitions as pods ask for them, gpuadm refuses a layout,
 // since the driver removes each partition that it has not made; a table without a layout asks for
 // MIG mode alone, which gpuadm makes where the driver cannot. Partitions that gpuadm has made are

@@ -138,7 +138,8 @@ func Offered(s spec.Spec, all []Assigned, gpus []host.GPU) (Offer, error) {
 // nvidia.com/gpu for each GPU. A layout that cannot be is refused elsewhere.
 func offerNotes(s spec.Spec, f facts.Facts) []string {
 	isPlain := !s.Has("sharing") && !s.MIG.Asked()
-	if isPlain || f.Driver == nil || f.VGPU != nil {
+	unnamed := s.MIG.FollowLabel && s.MIG.Layout == "" // the node's label will name the layout
+	if isPlain || unnamed || f.Driver == nil || f.VGPU != nil {
 		return nil
 	}
 	entries, err := Asked(s.MIG, f.Files[s.MIG.File], f.Private[s.MIG.File])
