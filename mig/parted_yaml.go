@@ -380,7 +380,7 @@ func (p *partedParser) filters(n *yaml.Node) []string {
 		case !isDeviceID(device) || hasSub && !isDeviceID(sub):
 			fix := `write the PCI device and vendor id in one: "0x233010DE"`
 			if m, err := Find(filter); err == nil && len(m.Devices) > 0 {
-				fix = "did you mean " + strconv.Quote(m.Devices[0]) + "?"
+				fix = "did you mean " + strconv.Quote(m.GPU().Device) + "?"
 			}
 			p.fault(n.Line, fix, "device-filter %q names no device", filter)
 			return all

@@ -223,7 +223,7 @@ func (d *draft) mig() {
 		profile := model.Profiles[0]
 		d.say("# Partitions; gpuadm mig profiles shows what there is. For example on each "+model.Name+":",
 			"#[[mig.gpu]]",
-			fmt.Sprintf("#match = [%q]", model.Devices[0]),
+			fmt.Sprintf("#match = [%q]", gpu.Device),
 			fmt.Sprintf("#layout = { %q = %d }", profile.Name, profile.Max), "")
 		return
 	}

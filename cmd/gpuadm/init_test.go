@@ -192,6 +192,25 @@ func TestGPUByID(t *testing.T) {
 	}
 }
 
+// TestInitPartitions: the example of partitions that init writes is for the GPU that it was asked for,
+// and not for another one with the same table of MIG profiles.
+func TestInitPartitions(t *testing.T) {
+	empty := must.Get(simhost.New(recorded(t)["no-gpu"]))(t)
+	name := filepath.Join(t.TempDir(), "node.toml")
+	for _, id := range []string{"20b2", "20b5", "2330", "2331"} {
+		code, text := onHost(t, empty, "init", "--gpu", id, "--os", "ubuntu-24.04")
+		must.That(t, code == 0, "init --gpu %s: exit code %d\n%s", id, code, text)
+
+		_, example, found := strings.Cut(text, "\n#[[mig.gpu]]\n")
+		must.That(t, found, "init --gpu %s:\n%s", id, text)
+		example, _, _ = strings.Cut(example, "\n\n")
+		spec := "format = 1\n[[mig.gpu]]\n" + option.ReplaceAllString(example, "$1") + "\n"
+		must.OK(t, os.WriteFile(name, []byte(spec), 0o600))
+		code, text = onHost(t, empty, "validate", "-f", name, "--gpu", id, "--os", "ubuntu-24.04")
+		check.Equal(t, code, 0, "validate --gpu %s:\n%s\n%s\nexit code", id, spec, text)
+	}
+}
+
 // TestGPUWithoutProfiles: a spec without [mig] is valid for each GPU that a driver's lists know, whether
 // or not a table of its MIG profiles is public; with [mig] the missing table is named.
 func TestGPUWithoutProfiles(t *testing.T) {
