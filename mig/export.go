@@ -26,9 +26,10 @@ func Parted(name string, gpus []host.GPU) string {
 		return string(StateOf(g).Mode) + strings.Join(list, "\n")
 	}
 
+	lost := lostGPUs(gpus, "    ")
 	groups := groupBy(gpus, sameCounts)
 	if len(groups) == 0 {
-		return strings.TrimSuffix(b.String(), ":\n") + ": []\n"
+		return strings.TrimSuffix(b.String(), ":\n") + ": []\n" + lost
 	}
 
 	for _, group := range groups {
@@ -56,7 +57,7 @@ func Parted(name string, gpus []host.GPU) string {
 		}
 	}
 
-	return b.String()
+	return b.String() + lost
 }
 
 // Tables is the GPUs' state as [[mig.gpu]] tables for node.toml, with places. The same GPUs give
@@ -90,6 +91,18 @@ func Tables(gpus []host.GPU) string {
 				entries = append(entries, fmt.Sprintf("%q = %d", profile, count[profile]))
 			}
 			fmt.Fprintf(&b, "layout = { %s } # %s\n", strings.Join(entries, ", "), s)
+		}
+	}
+
+	return b.String() + lostGPUs(gpus, "")
+}
+
+// lostGPUs are comments that name the GPUs that do not answer: an export lacks their partitions.
+func lostGPUs(gpus []host.GPU, indent string) string {
+	var b strings.Builder
+	for _, g := range gpus {
+		if g.Lost != "" {
+			fmt.Fprintf(&b, "%s# %s\n", indent, describe(g))
 		}
 	}
 
@@ -202,7 +215,8 @@ type partedEntry struct {
 
 // Generate makes a layout for each profile of these GPUs, with the names of mig-parted's
 // generate-config (a label's value cannot have a plus sign): all-1g.10gb.me has as many as fit on
-// each GPU that offers it. The layouts have filters only if the GPUs are of several kinds.
+// each GPU that offers it. The layouts have filters only if the GPUs are of several kinds. A GPU that
+// does not answer is an error, unless another one of its kind does.
 // Source: NVIDIA/mig-parted, pkg/mig/builder/builder.go; its all-balanced is left out.
 func Generate(gpus []host.GPU) (PartedFile, error) {
 	none := map[string]int{}
@@ -218,6 +232,15 @@ func Generate(gpus []host.GPU) (PartedFile, error) {
 	for _, g := range gpus {
 		if g.MIG && !slices.Contains(kinds, g.Device) {
 			kinds = append(kinds, g.Device)
+		}
+	}
+
+	for _, g := range gpus {
+		if g.Lost != "" && !slices.Contains(kinds, g.Device) {
+			return file, &trouble.Error{
+				What: "cannot generate layouts: " + describe(g),
+				Try:  []string{"--gpu MODEL generates those of GPUs that are named, and asks none"},
+			}
 		}
 	}
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -222,12 +224,12 @@ func TestExport(t *testing.T) {
 		Name:   "Tesla T4",
 		Device: "0x1EB810DE",
 	})
-	yaml, toml := Parted("current", gpus), Tables(gpus)
-	golden(t, "export.yaml", yaml)
+	parted, toml := Parted("current", gpus), Tables(gpus)
+	golden(t, "export.yaml", parted)
 	golden(t, "export.toml", toml)
 	s := specs.Of(t, toml)
 	tables := must.Get(Entries(s.MIG))(t)
-	for name, entries := range map[string][]Entry{"YAML": parsed(t, yaml), "TOML": tables} {
+	for name, entries := range map[string][]Entry{"YAML": parsed(t, parted), "TOML": tables} {
 		as := must.Get(Assign(entries, gpus))(t)
 		check.That(t, len(as) == len(gpuStates), "%s: %d GPUs, want %d", name, len(as), len(gpuStates))
 		for i, a := range as {
@@ -239,6 +241,37 @@ func TestExport(t *testing.T) {
 	}
 
 	check.Equal(t, Parted("current", nil), "version: v1\nmig-configs:\n  current: []\n", "none:")
+}
+
+// TestExportLost: an export says which GPU did not answer, so that nobody takes it for complete.
+func TestExportLost(t *testing.T) {
+	gpu := newSim(model(t, "H100-80"), state(t, "on 7g.80gb@0")).gpu
+	gpu.Index = 1
+	lost := host.GPU{
+		Address: "0000:2a:00.0",
+		Device:  gpu.Device,
+		Lost:    "it has fallen off the bus",
+	}
+	const says = "# GPU 0 does not answer: it has fallen off the bus\n"
+	for _, gpus := range [][]host.GPU{{lost, gpu}, {lost}} {
+		text := Tables(gpus)
+		check.Says(t, text, says)
+		tables := must.Get(Entries(specs.Of(t, text).MIG))(t)
+		check.Equal(t, len(tables), len(gpus)-1, "tables of\n%s", text)
+
+		text = Parted("now", gpus)
+		check.Says(t, text, "    "+says)
+		var file partedFile
+		must.OK(t, yaml.Unmarshal([]byte(text), &file))
+		check.Equal(t, len(file.Configs["now"]), len(gpus)-1, "entries of\n%s", text)
+	}
+
+	_, err := Generate([]host.GPU{lost, gpu}) // of one kind
+	must.OK(t, err)
+	lost.Device = ""
+	_, err = Generate([]host.GPU{lost, gpu})
+	const cannot = "cannot generate layouts: GPU 0 does not answer: it has fallen off the bus"
+	check.That(t, err != nil && err.Error() == cannot, "%v; want %s", err, cannot)
 }
 
 // TestAskedListsFaults: each fault in a file is a reason of its own, of one line.
