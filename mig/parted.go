@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -42,7 +43,8 @@ func (c Config) Layout(name string) ([]Entry, error) {
 	}
 	if name == "" && len(names) > 0 {
 		t.What = "cannot choose a layout of " + c.File
-		t.Try = []string{fmt.Sprintf("--layout %s, or layout = %q in [mig]", names[0], names[0])}
+		flag := "--layout " + host.ShellWord(names[0])
+		t.Try = []string{fmt.Sprintf("layout = %q in [mig], or %s, which mig fit takes", names[0], flag)}
 	}
 	if len(names) <= 12 {
 		t.Because = []string{"it has " + strings.Join(names, ", ")}

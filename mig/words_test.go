@@ -385,6 +385,11 @@ func TestEntries(t *testing.T) {
 	}
 	c, err := ParseParted("mig.yaml", []byte("version: v1\nmig-configs: {all-1g.5gb: [{devices: all, mig-enabled: false}], all-2g.10gb: [{devices: all, mig-enabled: false}]}"))
 	must.OK(t, err)
+	_, err = c.Layout("")
+	check.Says(t, words(err), "try: layout = \"all-1g.5gb\" in [mig], or --layout all-1g.5gb, which mig fit takes\n")
+	blank := Config{File: "mig.yaml", Layouts: []NamedLayout{{Name: "all of it"}, {Name: "b"}}}
+	_, err = blank.Layout("")
+	check.Says(t, words(err), "try: layout = \"all of it\" in [mig], or --layout 'all of it', which mig fit takes\n")
 	_, err = c.Layout("all-1g.6gb")
 	check.Equal(t, words(err), "cannot find layout \"all-1g.6gb\" in mig.yaml\n    it has all-1g.5gb, all-2g.10gb\n    try: did you mean \"all-1g.5gb\"?\n", "got")
 }
