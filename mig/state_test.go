@@ -3,6 +3,7 @@
 package mig
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 
@@ -173,4 +174,28 @@ func checkFit(t *testing.T, m Model, l Layout) {
 	again, err := m.Fit(fit.Target, l)
 	must.That(t, err == nil && again.Target.String() == fit.Target.String() && again.Destroys+again.Creates <= 0,
 		"%s on %s: %s, then %s, %v", l, m.Name, fit.Target, again.Target, err)
+}
+
+// answers is a machine whose driver gives one answer.
+type answers struct {
+	host.View
+	driver host.Driver
+}
+
+func (a answers) Driver(context.Context) (host.Driver, error) { return a.driver, nil }
+
+// TestLookAtLost: a GPU that the driver does not list was removed, but not while the driver lists a
+// lost GPU without an address: it may be that one.
+func TestLookAtLost(t *testing.T) {
+	other := model(t, "H100-80").GPU()
+	other.Address = "0000:2a:00.0"
+	lost := host.GPU{Index: 0, Lost: "it has fallen off the bus"}
+	thing := gpu{address: "0000:17:00.0"}
+
+	found, err := thing.Look(t.Context(), answers{driver: host.Driver{GPUs: []host.GPU{other}}})
+	check.That(t, err == nil && found == "", "removed: %q, %v", found, err)
+
+	found, err = thing.Look(t.Context(), answers{driver: host.Driver{GPUs: []host.GPU{lost, other}}})
+	const want = "cannot read GPU 0000:17:00.0: the driver does not say the address of GPU 0: it has fallen off the bus"
+	check.That(t, err != nil && err.Error() == want, "lost: %q, %v; want %s", found, err, want)
 }

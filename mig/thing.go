@@ -32,7 +32,8 @@ func (g gpu) Ref() converge.Ref {
 // cache is the stage's cache, or a new one for this question.
 func (g gpu) cache() *driverCache { return cmp.Or(g.driverCache, &driverCache{}) }
 
-// Look returns "" for a GPU that the driver does not know: it was removed from the machine.
+// Look returns "" for a GPU that the driver does not know: it was removed from the machine. While the
+// driver lists a lost GPU without its address, that may be the one, and Look returns an error.
 func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	d, err := g.cache().ask(ctx, v)
 	var none *host.NoDriver
@@ -45,13 +46,24 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 
 	found, known := find(d, g.address)
 	if !known {
-		return "", nil
+		return "", unaddressed(d, g.address)
 	}
 	if found.Lost != "" {
 		return "", fmt.Errorf("cannot read GPU %s: %s", g.address, found.Lost)
 	}
 
 	return converge.State(StateOf(found).String()), nil
+}
+
+// unaddressed is the error for a GPU that may be one which the driver lists without an address.
+func unaddressed(d *host.Driver, address string) error {
+	for _, g := range d.GPUs {
+		if g.Address == "" && g.Lost != "" {
+			const format = "cannot read GPU %s: the driver does not say the address of GPU %d: %s"
+			return fmt.Errorf(format, address, g.Index, g.Lost)
+		}
+	}
+	return nil
 }
 
 // Outlasts says that a reload of the driver's module loses partitions, and on GPUs newer than
