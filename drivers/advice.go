@@ -23,7 +23,7 @@ func (p *plan) refuse(what string, more ...string) error {
 // empty if there is no such driver.
 func (p *plan) instead() []string {
 	for _, repo := range p.repositories() {
-		if repo.arch(p.machine.Arch) == "" || repo.Refused != "" {
+		if !p.isUsable(repo) {
 			continue
 		}
 
@@ -41,6 +41,25 @@ func (p *plan) instead() []string {
 		}
 	}
 	return nil
+}
+
+// isUsable says whether gpuadm can install from a repository: it has packages for the machine, and
+// its address and key are known.
+func (p *plan) isUsable(repo repositoryRow) bool {
+	if repo.arch(p.machine.Arch) == "" || repo.Refused != "" {
+		return false
+	}
+
+	trial := *p
+	trial.repo = repo
+	return trial.setURLAndKey() == nil
+}
+
+// nvidiaIsUsable says whether gpuadm can install from NVIDIA's repository for the machine.
+func (p *plan) nvidiaIsUsable() bool {
+	return slices.ContainsFunc(p.repositories(), func(row repositoryRow) bool {
+		return row.Source == SourceNVIDIA && p.isUsable(row)
+	})
 }
 
 // repositories lists the repositories that have drivers for this machine; the plan's own comes

@@ -137,9 +137,13 @@ func (p *plan) checkCompanions(conditions map[string]bool, set setRow) error {
 				fmt.Sprintf("cannot install %s from %s: none is known there for branch %s, and packages of two sources cannot be mixed", c.name, p.repo, p.choice.Branch),
 				"write "+c.without+" in [driver], and install it yourself")
 		default:
+			try := "write " + c.without + " in [driver], and install it yourself"
+			if p.nvidiaIsUsable() {
+				try = `write source = "nvidia" in [driver], or ` + c.without
+			}
 			return refuse(
 				fmt.Sprintf("cannot install %s from %s: that source has no such package, and packages of two sources cannot be mixed", c.name, p.repo),
-				`write source = "nvidia" in [driver], or `+c.without)
+				try)
 		}
 	}
 	return nil

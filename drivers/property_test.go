@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -128,7 +130,7 @@ func (r random) machine(c Catalog) hardware.Machine {
 		"ubuntu 22.04", "ubuntu 24.04", "ubuntu 26.04",
 		"debian 12", "debian 13",
 		"rhel 8.10", "rocky 9.4", "rhel 10.0",
-		"amzn 2023", "azurelinux 3.0", "fedora 42",
+		"amzn 2023", "azurelinux 3.0", "azurelinux 4.0", "fedora 42",
 	), " ")
 	m := machine(distribution, version, r.of("amd64", "amd64", "arm64"))
 	m.Instance = r.of("", "", "g4dn.xlarge", "g5.48xlarge", "p5.48xlarge")
@@ -286,6 +288,67 @@ func flavourFits(t *testing.T, c Catalog, m hardware.Machine, ch Choice) {
 		must.That(t, a.Open != "must" || ch.Flavour == FlavourOpen, "%s gets %s modules", a.Name, ch.Flavour)
 		must.That(t, a.Open != "no" || ch.Flavour == FlavourProprietary, "%s gets %s modules", a.Name, ch.Flavour)
 		must.That(t, a.Last <= 0 || major <= a.Last, "%s gets branch %s, which does not drive it", a.Name, ch.Branch)
+	}
+}
+
+// TestInstead wants each driver that a refusal names in place of the asked one to be one that the
+// next plan takes.
+func TestInstead(t *testing.T) {
+	c := Load()
+	r := random{rand.New(rand.NewPCG(7, 8))}
+	sentence := regexp.MustCompile(`^write (?:source = "([a-z]+)" and )?version = "([0-9.]+)" in \[driver\]$`)
+	followed := 0
+	for range 5000 {
+		m := r.machine(c)
+		d := r.spec()
+		if r.IntN(2) == 0 {
+			d.Repo = spec.Repo{}
+		}
+
+		_, err := Choose(c, m, d)
+		told, isTrouble := err.(*trouble.Error)
+		if !isTrouble {
+			continue
+		}
+		for _, try := range told.Try {
+			match := sentence.FindStringSubmatch(try)
+			if match == nil {
+				continue
+			}
+			other := d
+			other.Version = match[2]
+			if match[1] != "" {
+				other.Source = match[1]
+			}
+			followed++
+
+			_, again := Choose(c, m, other)
+			check.That(t, again == nil, "%v; try: %s: then %v", err, try, again)
+		}
+	}
+
+	check.That(t, followed >= 500, "%d remedies: the draw is lopsided", followed)
+}
+
+// TestNVIDIAInstead: a companion is advised to be had from NVIDIA's repository only where gpuadm can
+// use that.
+func TestNVIDIAInstead(t *testing.T) {
+	runfile := with(driver("580.178.04"), "source", "runfile")
+	for _, x := range []struct {
+		name    string
+		machine hardware.Machine
+		names   bool
+	}{
+		{"Ubuntu", machine("ubuntu", "24.04", "amd64", "2331", "0680:22a3"), true},
+		{"no packages for arm64", machine("debian", "12", "arm64", "2331", "0680:22a3"), false},
+		{"no address", machine("azurelinux", "4.0", "amd64", "2331", "0680:22a3"), false},
+		{"no key", machine("fedora", "42", "amd64", "2331", "0680:22a3"), false},
+	} {
+		_, err := Choose(Load(), x.machine, runfile)
+		message := whole(err)
+		check.Has(t, message, "cannot install the fabric manager from a runfile", "%s:", x.name)
+		check.Has(t, message, `fabricmanager = "off"`, "%s:", x.name)
+		check.Equal(t, strings.Contains(message, `source = "nvidia"`), x.names, "%s: %s: NVIDIA's repository:", x.name, message)
 	}
 }
 
