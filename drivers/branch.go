@@ -232,12 +232,19 @@ func (p *plan) whyNotOpen(branch int, asked string) *obstacle {
 // it has; or what does not work with them.
 func (p *plan) whyNotProprietary(branch int, asked string) *obstacle {
 	who := "the spec asks for"
-	if gpu, found := p.gpuWith("no"); found {
-		who = gpu.String() + " works with"
-	}
-
 	var try []string
-	if p.spec.Modules == FlavourProprietary {
+	gpu, needsThem := p.gpuWith("no")
+	ofStream := p.repo.Streams && p.spec.Build == "precompiled"
+	asks := p.spec.Modules == FlavourProprietary
+	switch {
+	case needsThem:
+		who = gpu.String() + " works with"
+	case ofStream && asks:
+		try = []string{`write modules = "auto" and build = "dkms" in [driver]`}
+	case ofStream:
+		who = `build = "precompiled" takes`
+		try = []string{`write build = "dkms" in [driver]`}
+	case asks:
 		try = []string{`write modules = "auto" in [driver]`}
 	}
 

@@ -432,6 +432,60 @@ func TestNoBranch(t *testing.T) {
 	check.That(t, err != nil && err.Error() == "cannot choose a driver branch: this release of gpuadm knows of none that is supported on 2026-11-22", "%v", err)
 }
 
+// TestRemedyForProprietary: modules = "auto" is a remedy only where the spec's modules is why the
+// kernel modules are proprietary. A GPU may work with no others, and the precompiled ones of
+// NVIDIA's module streams are proprietary, whatever the spec's modules says.
+func TestRemedyForProprietary(t *testing.T) {
+	const auto = `write modules = "auto" in [driver]`
+	precompiled := with(driver("580.178.04"), "build", "precompiled")
+	rocky := machine("rocky", "9.4", "amd64", "2331")
+	for _, x := range []struct {
+		name     string
+		machine  hardware.Machine
+		driver   spec.Driver
+		why, try string
+	}{
+		{
+			"the spec", rocky, gds(with(driver("580"), "modules", "proprietary")),
+			"and the spec asks for proprietary ones", auto,
+		},
+		{
+			"a V100", machine("azurelinux", "3.0", "amd64", "1db6"), with(driver("580"), "modules", "proprietary"),
+			"works with proprietary ones", "",
+		},
+		{
+			"a V100 for GPUDirect Storage", machine("rocky", "9.4", "amd64", "1db6"),
+			gds(with(driver("580"), "modules", "proprietary")),
+			"works with proprietary ones", "",
+		},
+		{
+			"a stream", rocky, gds(precompiled),
+			`and build = "precompiled" takes proprietary ones`,
+			`write build = "dkms" in [driver]`,
+		},
+		{
+			"a stream after its last branch", rocky, with(driver("620.10.01"), "build", "precompiled"),
+			`build = "precompiled" takes proprietary kernel modules, which end with branch 615`,
+			`write build = "dkms" in [driver]`,
+		},
+		{
+			"the spec and a stream", rocky, gds(with(precompiled, "modules", "proprietary")),
+			"and the spec asks for proprietary ones",
+			`write modules = "auto" and build = "dkms" in [driver]`,
+		},
+	} {
+		_, err := Choose(Load(), x.machine, x.driver)
+		var told *trouble.Error
+		must.That(t, errors.As(err, &told), "%s: not refused: %v", x.name, err)
+		check.Has(t, told.What, x.why, "%s: it says", x.name)
+		if x.try == "" {
+			check.That(t, !slices.Contains(told.Try, auto), "%s: %q helps nothing", x.name, told.Try)
+			continue
+		}
+		check.That(t, slices.Contains(told.Try, x.try), "%s: %q, want %s", x.name, told.Try, x.try)
+	}
+}
+
 func with(d spec.Driver, key, value string) spec.Driver {
 	switch key {
 	case "modules":
