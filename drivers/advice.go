@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // refuse returns an error that says what forbids a driver, and which supported driver works with
@@ -31,7 +32,7 @@ func (p *plan) instead() []string {
 		other.repo = repo
 		for _, branch := range p.supportedBranches() {
 			version := other.versionToWrite(branch)
-			if version == "" || !other.wouldPlan(branch, version) {
+			if version == "" {
 				continue
 			}
 			if repo.Source == p.repo.Source {
@@ -88,21 +89,25 @@ func (r repositoryRow) specSource() string {
 	return "distro"
 }
 
-// versionToWrite is how the spec asks for a branch: for a runfile, by one exact version. "" if none
-// is known.
+// versionToWrite is how the spec asks for a branch that the plan would succeed with: by the branch
+// or, for a runfile and for packages that are named after an exact version, by one that is known.
+// "" if neither would succeed.
 func (p *plan) versionToWrite(branch int) string {
-	if p.repo.Source != SourceRunfile {
-		return strconv.Itoa(branch)
+	asked := strconv.Itoa(branch)
+	if p.repo.Source != SourceRunfile && p.wouldPlan(branch, asked) {
+		return asked
 	}
-	if row := p.catalog.branch(branch); row != nil {
-		return row.Known
+
+	row := p.catalog.branch(branch)
+	if row == nil || row.Known == "" || !p.wouldPlan(branch, row.Known) {
+		return ""
 	}
-	return ""
+	return row.Known
 }
 
-// wouldPlan says whether the plan would succeed with a version of a branch.
-func (p *plan) wouldPlan(branch int, version string) bool {
-	if p.whyNot(branch, version) != nil {
+// wouldPlan says whether the plan would succeed with a branch, or with a version of it.
+func (p *plan) wouldPlan(branch int, asked string) bool {
+	if p.whyNot(branch, asked) != nil {
 		return false
 	}
 
@@ -111,5 +116,8 @@ func (p *plan) wouldPlan(branch int, version string) bool {
 	trial.spec.Packages = nil
 	trial.spec.Without = nil
 	trial.settle(branch)
+	if strings.Contains(asked, ".") {
+		trial.choice.Version = asked
+	}
 	return trial.chooseMembers() == nil
 }

@@ -486,6 +486,25 @@ func TestRemedyForProprietary(t *testing.T) {
 	}
 }
 
+// TestInsteadOfPrecompiled: packages of precompiled modules that are named after an exact version are
+// advised by one. No refusal says that no driver works with the GPUs where one does.
+func TestInsteadOfPrecompiled(t *testing.T) {
+	for _, x := range []struct {
+		machine hardware.Machine
+		driver  spec.Driver
+	}{
+		{machine("rocky", "9.4", "amd64", "2331"), driver("470.82.01")},
+		{machine("rhel", "10.1", "amd64", "2331"), with(driver("570.133.20"), "source", "distro")},
+	} {
+		asked := with(x.driver, "build", "precompiled")
+		_, err := Choose(Load(), x.machine, asked)
+		var told *trouble.Error
+		must.That(t, errors.As(err, &told), "not refused: %v", err)
+		const want = `write version = "580.178.04" in [driver]`
+		check.That(t, slices.Equal(told.Try, []string{want}), "%v; try: %q, want %s", err, told.Try, want)
+	}
+}
+
 func with(d spec.Driver, key, value string) spec.Driver {
 	switch key {
 	case "modules":
