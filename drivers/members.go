@@ -35,7 +35,7 @@ func (p *plan) chooseMembers() error {
 			return err
 		}
 		p.addBuildTools()
-		return nil
+		return p.applySpecPackages()
 	}
 
 	set, found := p.packageSet()

@@ -364,6 +364,26 @@ func TestRepositories(t *testing.T) {
 	check.Equal(t, ch.Repo.URL, "https://mirror.example/cuda/NVIDIA-Linux-aarch64-580.95.05.run", "the mirror's runfile:")
 }
 
+// TestPackagesBesideRunfile: packages and without in [driver] hold for the packages beside NVIDIA's
+// installer, too: for those that build its modules, and for any that the spec adds.
+func TestPackagesBesideRunfile(t *testing.T) {
+	m := machine("ubuntu", "24.04", "amd64", "2331")
+	d := with(driver("580.95.05"), "source", "runfile")
+	d.Packages = []string{"infiniband-diags"}
+	d.Without = []string{"gcc"}
+
+	ch := choose(t, m, d)
+	has := func(name string) bool {
+		return slices.ContainsFunc(ch.Members, func(m Member) bool { return m.Name == name })
+	}
+	check.That(t, has("infiniband-diags"), "a package that the spec names is missing: %v", ch.Members)
+	check.That(t, has("dkms") && !has("gcc"), "a package that the spec leaves out is asked for: %v", ch.Members)
+
+	d.Without = []string{"nvidia-utils-580"}
+	_, err := Choose(Load(), m, d)
+	check.That(t, err != nil, "a package that is not asked for is left out without a word")
+}
+
 // TestExceptions wants the parameters that a machine's kind asks for, unless the spec sets them;
 // TestPlatforms has more machines.
 func TestExceptions(t *testing.T) {
