@@ -44,6 +44,12 @@ func (p *plan) checkBuild() error {
 			`write build = "auto" in [driver], or source = "distro" on Ubuntu`)
 	}
 
+	if p.spec.Build == "shared" && p.choice.Source == SourceRunfile {
+		return refuse(
+			fmt.Sprintf("cannot take shared kernel modules from %s: NVIDIA's installer brings the source of its modules, and DKMS builds them here", p.repo),
+			`write build = "auto" in [driver]`)
+	}
+
 	if p.spec.Build == "dkms" && p.signedOnly() {
 		return refuse(
 			fmt.Sprintf("cannot build kernel modules from %s: it has signed ones only", p.repo),

@@ -307,3 +307,17 @@ func TestSharedIsNotFor(t *testing.T) {
 		check.That(t, !choose(t, m, d).Shared, "shared, with gds %t from %q", d.GDS, d.Source)
 	}
 }
+
+// TestSharedOfRunfile: a spec that demands shared modules of NVIDIA's installer is refused, as one that
+// demands precompiled modules is: DKMS would build them without a word.
+func TestSharedOfRunfile(t *testing.T) {
+	m := machine("ubuntu", "24.04", "amd64", "2331")
+	runfile := with(driver("580.95.05"), "source", "runfile")
+	for _, build := range []string{"shared", "precompiled"} {
+		_, err := Choose(Load(), m, with(runfile, "build", build))
+		must.That(t, err != nil, "build = %q of a runfile is not refused", build)
+
+		check.Has(t, whole(err), "cannot take "+build+" kernel modules from a runfile", "it says")
+		check.Has(t, whole(err), `build = "auto"`, "it advises")
+	}
+}
