@@ -101,7 +101,11 @@ func (k KernelSide) companionProblem(v host.View, kernel, name string) (string, 
 // newly ask for gds, and the stage before installs the package.
 func (k KernelSide) missingCompanion(v host.View, kernel, name string) (string, error) {
 	if name == Storage {
-		if sourceVersion(v, Storage) == "" {
+		source, err := sourceVersion(v, Storage)
+		if err != nil {
+			return "", err
+		}
+		if source == "" {
 			return "", host.Later{Until: "once the package of nvidia-fs is installed"}
 		}
 		if k.Build == "dkms" {
@@ -120,7 +124,10 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 	if err != nil || driver == "" {
 		return "", kmod.AddOnFits, err
 	}
-	version = sourceVersion(v, name)
+	version, err = sourceVersion(v, name)
+	if err != nil {
+		return "", "", err
+	}
 	if version == "" {
 		return "", kmod.AddOnFits, nil
 	}
@@ -177,9 +184,13 @@ func (k KernelSide) builtBeside(
 
 // sourceVersion returns the newest version of a module's source that a package has installed, "" if
 // none has.
-func sourceVersion(v host.View, name string) string {
+func sourceVersion(v host.View, name string) (string, error) {
+	names, err := v.ReadDir("/usr/src")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+
 	newest := ""
-	names, _ := v.ReadDir("/usr/src") // empty if the folder is missing
 	for _, folder := range names {
 		version, ok := strings.CutPrefix(folder, name+"-")
 		if ok && (newest == "" || hardware.Compare(version, newest) > 0) {
@@ -187,7 +198,7 @@ func sourceVersion(v host.View, name string) string {
 		}
 	}
 
-	return newest
+	return newest, nil
 }
 
 // infinibandProblem says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits

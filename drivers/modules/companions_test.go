@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -150,4 +151,40 @@ func TestBuiltBeside(t *testing.T) {
 		must.OK(t, n.WriteFile(dir+step.file, nil, host.Attr{Mode: 0o644}))
 		check.Equal(t, state(n), step.want, "after %s:", step.file)
 	}
+}
+
+// unlisted is a machine with one folder that cannot be listed.
+type unlisted struct {
+	*simhost.Node
+	folder string
+}
+
+func (u unlisted) ReadDir(name string) ([]string, error) {
+	if name == u.folder {
+		return nil, &host.FileError{Verb: "list", Path: name, Cause: syscall.EIO}
+	}
+	return u.Node.ReadDir(name)
+}
+
+// TestUnlistedSource: where /usr/src cannot be listed, nobody knows whether nvidia-fs is to be built: it
+// neither fits nor waits for its package.
+func TestUnlistedSource(t *testing.T) {
+	const kernel = "6.8.0-41-generic"
+	const folder = "lib/modules/" + kernel + "/"
+	archive := "-- " + folder + "modules.dep --\nupdates/dkms/nvidia.ko:\n" +
+		"-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n" +
+		drivertest.ModuleFile(folder+"updates/dkms/nvidia.ko", "580.95.05", "Dual MIT/GPL", kernel)
+	machine := unlisted{drivertest.Node(t, archive), "/usr/src"}
+
+	_, state, err := BuiltBeside(machine, Storage, kernel)
+	check.That(t, errors.Is(err, syscall.EIO), "built beside the driver: %q, %v", state, err)
+
+	side := KernelSide{
+		Version:    "580.95.05",
+		Build:      "dkms",
+		Kernels:    []string{kernel},
+		Companions: []string{Storage},
+	}
+	state, err = companionFiles(side).Look(t.Context(), machine)
+	check.That(t, errors.Is(err, syscall.EIO), "its file: %q, %v", state, err)
 }
