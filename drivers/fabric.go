@@ -124,8 +124,13 @@ func switchReady() converge.Want {
 		if !v.Live() {
 			return "", nil
 		}
-		if _, err := v.Stat("/sys/class/infiniband_mad"); err != nil {
+
+		_, err := v.Stat("/sys/class/infiniband_mad")
+		if errors.Is(err, fs.ErrNotExist) {
 			return "", host.Later{Until: "once the module ib_umad is loaded"}
+		}
+		if err != nil {
+			return "", err
 		}
 
 		names, err := v.ReadDir(infinibandDevices)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/drivers/hardware"
@@ -16,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 func function(device, class string) facts.PCI {
@@ -179,6 +181,43 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 		check.That(t, errors.As(err, &tr) && slices.Equal(tr.Try, []string{"install the package nvidia-fabricmanager-580 of version 580.95.05"}),
 			"a program of another version: %v", err)
 	}
+}
+
+// unreadable is a machine with one name that cannot be looked at or read.
+type unreadable struct {
+	*simhost.Node
+	name string
+}
+
+func (u unreadable) fault(verb, name string) error {
+	if name == u.name {
+		return &host.FileError{Verb: verb, Path: name, Cause: syscall.EIO}
+	}
+	return nil
+}
+
+func (u unreadable) Stat(name string) (host.Info, error) {
+	if err := u.fault("look at", name); err != nil {
+		return host.Info{}, err
+	}
+	return u.Node.Stat(name)
+}
+
+func (u unreadable) ReadFile(name string) ([]byte, error) {
+	if err := u.fault("read", name); err != nil {
+		return nil, err
+	}
+	return u.Node.ReadFile(name)
+}
+
+// TestSwitchesUnknown: a folder that cannot be looked at does not say that ib_umad is yet to be loaded.
+func TestSwitchesUnknown(t *testing.T) {
+	const umad = "/sys/class/infiniband_mad"
+	n := drivertest.Node(t, "-- sys/class/infiniband_mad/abi_version --\n5\n")
+
+	state, err := switchReady().Look(t.Context(), unreadable{n, umad})
+
+	check.That(t, errors.Is(err, syscall.EIO), "%q, %v", state, err)
 }
 
 // On B200 and B300 the kernel's InfiniBand modules are loaded at boot, and on Ubuntu before 26.04
