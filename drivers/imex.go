@@ -147,8 +147,12 @@ func imexNodesKnown(named bool) converge.Want {
 			return "", nil
 		}
 
+		config, err := v.ReadFile(IMEXConfig)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the package installs it
+			return "", err
+		}
+
 		file := IMEXNodes
-		config, _ := v.ReadFile(IMEXConfig) // missing until the package is installed
 		if other := configValues(config)[imexNodesFile]; other != "" {
 			file = other
 		}

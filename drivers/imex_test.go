@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -130,6 +131,16 @@ func TestIMEXNodesKnown(t *testing.T) {
 		check.That(t, (says == "") == (got == "") && strings.Contains(got, says), "%s: %q, want %q", archive, got, says)
 		check.None(t, drivertest.Problems(t, []converge.Want{imexNodesKnown(true)}, drivertest.Node(t, archive)), "the spec names them:")
 	}
+}
+
+// TestIMEXNodesUnknown: a configuration that cannot be read does not say that IMEX reads its nodes from
+// the usual file.
+func TestIMEXNodesUnknown(t *testing.T) {
+	n := drivertest.Node(t, "-- etc/nvidia-imex/config.cfg --\nIMEX_NODE_CONFIG_FILE=/srv/nodes\n-- srv/nodes --\n10.0.0.11\n")
+
+	state, err := imexNodesKnown(false).Look(t.Context(), unreadable{n, IMEXConfig})
+
+	check.That(t, errors.Is(err, syscall.EIO), "%q, %v", state, err)
 }
 
 // The spec's word decides about the module's channel and what is said; a parameter of the spec
