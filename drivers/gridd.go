@@ -4,6 +4,7 @@ package drivers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -71,9 +72,13 @@ func griddInstalled() converge.Want {
 		if err != nil || state == "" {
 			return "", err // until it is installed
 		}
+
 		unit, err := v.Unit(ctx, GriddUnit)
+		if errors.As(err, new(host.Later)) {
+			return "", nil // systemd does not run
+		}
 		if err != nil || unit.Load != "not-found" {
-			return "", nil // an error: systemd does not run
+			return "", err
 		}
 		return fmt.Sprintf("cannot license the GPUs: the installer of driver %s has brought no %s", versionIn(state), GriddUnit), nil
 	}
@@ -86,9 +91,19 @@ func griddInstalled() converge.Want {
 // server may start after the node.
 func licensed() converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
+		if !v.Live() {
+			return "", nil
+		}
+
 		driver, err := v.Driver(ctx)
-		if err != nil || !v.Live() {
-			return "", nil // the stage of the modules reports it
+		var none *host.NoDriver
+		switch {
+		case errors.As(err, &none) && none.Again:
+			return "", host.NewProcess
+		case none != nil:
+			return "", none.Awaited()
+		case err != nil:
+			return "", err
 		}
 
 		for _, gpu := range driver.GPUs {

@@ -3,13 +3,19 @@
 package drivers
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestGriddKeys: gridd.conf gets the keys that the spec and the cloud ask for, and undo takes them
@@ -59,6 +65,44 @@ func TestLicensed(t *testing.T) {
 		check.Has(t, wait.For, says, "%q: it waits for", state)
 	}
 }
+
+// TestLicenceUnknown: a driver that does not answer does not say that its GPUs are licensed. The want
+// waits for the driver, and is unknown where no change of the run makes it answer.
+func TestLicenceUnknown(t *testing.T) {
+	const silent = "-- sim.toml --\n[driver]\nversion = \"580.105.08\"\nwhy = \"NVML: UNKNOWN\"\ncode = \"UNKNOWN\"\n[[gpu]]\nmodel = \"T4\"\n"
+
+	state, err := licensed().Thing.Look(t.Context(), drivertest.Node(t, silent))
+	var later host.Later
+	must.That(t, errors.As(err, &later), "%q, %v", state, err)
+	check.Equal(t, later.Silent, "the driver does not answer: NVML: UNKNOWN", "why it is unknown:")
+
+	replaced := unanswered{drivertest.Node(t, silent), &host.NoDriver{Why: "it was replaced", Again: true}}
+	_, err = licensed().Thing.Look(t.Context(), replaced)
+	check.That(t, errors.Is(err, host.NewProcess), "a replaced driver: %v", err)
+
+	other := unanswered{drivertest.Node(t, silent), syscall.EIO}
+	_, err = licensed().Thing.Look(t.Context(), other)
+	check.That(t, errors.Is(err, syscall.EIO), "another error: %v", err)
+}
+
+// unanswered is a machine that the driver does not answer on.
+type unanswered struct {
+	*simhost.Node
+	err error
+}
+
+func (u unanswered) Driver(context.Context) (host.Driver, error) { return host.Driver{}, u.err }
+
+// TestGriddUnknown: systemd that does not answer does not say that the installer has brought the daemon.
+func TestGriddUnknown(t *testing.T) {
+	n := drivertest.Node(t, "-- var/lib/nvidia/log --\n1.0-58010508 (580.105.08)\n")
+
+	state, err := griddInstalled().Thing.Look(t.Context(), unanswered{n, syscall.EIO})
+
+	check.That(t, errors.Is(err, syscall.EIO), "%q, %v", state, err)
+}
+
+func (u unanswered) Unit(context.Context, string) (host.Unit, error) { return host.Unit{}, u.err }
 
 // TestGridRefused: [driver.grid] is for guest drivers, with a feature type and a token that exist.
 func TestGridRefused(t *testing.T) {
