@@ -53,9 +53,13 @@ func companionFiles(k KernelSide) converge.Want {
 				if !slices.Contains(k.Companions, name) {
 					continue
 				}
+
 				problem, err := k.companionProblem(v, kernel, name)
-				if err != nil || problem != "" {
-					return problem, err
+				if err != nil {
+					return "", err
+				}
+				if problem != "" {
+					return problem + k.companionRemedies(kernel, name), nil
 				}
 			}
 		}
@@ -63,9 +67,23 @@ func companionFiles(k KernelSide) converge.Want {
 	}
 
 	const why = "each kernel has the modules that are asked for beside the driver's"
-	return things.Check("modules beside the driver's", look, why,
-		"dkms status, which lists what was built; dkms autoinstall builds what is missing",
-		"or write peermem = false or gds = false in [driver]")
+	return things.Check("modules beside the driver's", look, why)
+}
+
+// companionRemedies says what to do about a companion that a kernel cannot load. Without -k dkms
+// builds for the running kernel: dkms(8).
+func (k KernelSide) companionRemedies(kernel, name string) string {
+	remedies := ""
+	if k.Build == "dkms" {
+		const builds = "dkms status, which lists what was built; dkms autoinstall -k %s builds what is missing"
+		remedies = things.OrTry(fmt.Sprintf(builds, kernel))
+	}
+
+	key := "peermem"
+	if name == Storage {
+		key = "gds"
+	}
+	return remedies + things.OrTry("write "+key+" = false in [driver]")
 }
 
 // companionProblem says why a kernel cannot load a companion, "" if it can.

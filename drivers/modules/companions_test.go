@@ -5,6 +5,7 @@ package modules
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things/kmod"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/drivertest"
 	"github.com/gpuadm/gpuadm/test/must"
@@ -150,6 +152,41 @@ func TestBuiltBeside(t *testing.T) {
 	for _, step := range []struct{ file, want string }{{"nvidia-fs.ko", "fits"}, {"nvidia.ko", "of another driver"}, {"nvidia-fs.ko", "fits"}} {
 		must.OK(t, n.WriteFile(dir+step.file, nil, host.Attr{Mode: 0o644}))
 		check.Equal(t, state(n), step.want, "after %s:", step.file)
+	}
+}
+
+// TestCompanionRemedies: what a refusal advises is about the module that it names, and for its kernel:
+// without -k dkms builds for the kernel that runs.
+func TestCompanionRemedies(t *testing.T) {
+	const kernel = "6.8.0-41-generic"
+	const folder = "lib/modules/" + kernel + "/"
+	archive := "-- " + folder + "modules.dep --\nupdates/dkms/nvidia.ko:\n" +
+		drivertest.ModuleFile(folder+"updates/dkms/nvidia.ko", "580.95.05", "Dual MIT/GPL", kernel)
+	const autoinstall = "dkms status, which lists what was built; dkms autoinstall -k " + kernel + " builds what is missing"
+	for _, x := range []struct {
+		name, build string
+		companion   string
+		try         []string
+	}{
+		{"peermem", "dkms", Peermem, []string{autoinstall, "write peermem = false in [driver]"}},
+		{"peermem that no DKMS builds", "precompiled", Peermem, []string{"write peermem = false in [driver]"}},
+		{"the switches", "dkms", "mlx5_ib", []string{
+			"install the InfiniBand drivers for this kernel, of the distribution or of DOCA",
+			`fabricmanager = "off" in [driver], if another system manages the switches`,
+		}},
+	} {
+		want := companionFiles(KernelSide{
+			Version:    "580.95.05",
+			Build:      x.build,
+			Kernels:    []string{kernel},
+			Companions: []string{x.companion},
+		})
+		state := must.Get(want.Look(t.Context(), drivertest.Node(t, archive)))(t)
+
+		_, err := want.To(state)
+		var told *trouble.Error
+		must.That(t, errors.As(err, &told), "%s: %q, %v", x.name, state, err)
+		check.That(t, slices.Equal(told.Try, x.try), "%s: try: %q, want %q", x.name, told.Try, x.try)
 	}
 }
 
