@@ -97,6 +97,9 @@ func (k KernelSide) companionProblem(v host.View, kernel, name string) (string, 
 	}
 
 	m, err := modinfo.ReadOnce(k.Memory, v, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return k.missingCompanion(v, kernel, name) // modules.dep is older than its removal
+	}
 	if err != nil {
 		return "", err
 	}

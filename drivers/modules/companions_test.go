@@ -190,6 +190,32 @@ func TestCompanionRemedies(t *testing.T) {
 	}
 }
 
+// TestRemovedCompanion: a module whose file was removed after depmod(8) had listed it is missing, like
+// one that was never there: DKMS builds nvidia-fs again, and nvidia-peermem is refused.
+func TestRemovedCompanion(t *testing.T) {
+	const kernel = "6.8.0-41-generic"
+	const folder = "lib/modules/" + kernel + "/"
+	archive := "-- " + folder + "modules.dep --\nupdates/dkms/nvidia.ko:\nupdates/dkms/nvidia-fs.ko:\nupdates/dkms/nvidia-peermem.ko:\n" +
+		"-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n" +
+		drivertest.ModuleFile(folder+"updates/dkms/nvidia.ko", "580.95.05", "Dual MIT/GPL", kernel)
+	for name, says := range map[string]string{
+		Storage: "ok",
+		Peermem: "kernel " + kernel + " has no module nvidia-peermem",
+	} {
+		want := companionFiles(KernelSide{
+			Version:    "580.95.05",
+			Build:      "dkms",
+			Kernels:    []string{kernel},
+			Companions: []string{name},
+		})
+
+		state, err := want.Look(t.Context(), drivertest.Node(t, archive))
+
+		must.That(t, err == nil, "%s: %v", name, err)
+		check.Has(t, string(state), says, "%s:", name)
+	}
+}
+
 // unlisted is a machine with one folder that cannot be listed.
 type unlisted struct {
 	*simhost.Node
