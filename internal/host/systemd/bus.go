@@ -224,6 +224,14 @@ func (b *bus) job(ctx context.Context, name, job string) (string, error) {
 		return "", err
 	}
 
+	return endOf(ctx, conn, ended)
+}
+
+// errClosed says that systemd closed the connection on which it would have said how a job ended.
+var errClosed = errors.New("systemd closed the connection while the job ran")
+
+// endOf waits for the end of a job, and returns how it ended.
+func endOf(ctx context.Context, conn *dbus.Conn, ended <-chan string) (string, error) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -234,7 +242,7 @@ func (b *bus) job(ctx context.Context, name, job string) (string, error) {
 			return "", context.Cause(ctx)
 		case <-tick.C:
 			if !conn.Connected() {
-				return "", errors.New("systemd closed the connection while the job ran")
+				return "", errClosed
 			}
 		}
 	}

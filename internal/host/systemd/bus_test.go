@@ -5,6 +5,7 @@ package systemd
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	godbus "github.com/godbus/dbus/v5"
 
@@ -24,6 +26,13 @@ type manager struct {
 	asked  atomic.Int32
 	silent chan struct{} // not nil: it answers once this is closed
 	load   string        // the unit's state
+	jobs   chan string   // not nil: receives the name of each transient unit that is started
+}
+
+// StartTransientUnit starts a job that never ends.
+func (m *manager) StartTransientUnit(unit, _ string, _, _ []any) (godbus.ObjectPath, *godbus.Error) {
+	m.jobs <- unit
+	return "/org/freedesktop/systemd1/job/1", nil
 }
 
 // Subscribe answers as systemd does to a client that has the name of one from before a restart of
@@ -116,6 +125,28 @@ func TestBusNotFound(t *testing.T) {
 	startBus(t, m)
 	p, err := new(bus).short(t.Context(), "x.service")
 	check.That(t, err == nil && p.unit().Load == "not-found" && m.asked.Load() == 3, "%+v, %v, by %d questions", p, err, m.asked.Load())
+}
+
+// TestRunGoesOnWithoutTheConnection: systemd closes all connections when it is upgraded, and the
+// unit that it runs for a pod continues.
+func TestRunGoesOnWithoutTheConnection(t *testing.T) {
+	m := &manager{jobs: make(chan string, 1)}
+	startBus(t, m)
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second) // else the test would hang
+	defer stop()
+
+	b := &bus{}
+	t.Cleanup(b.close)
+	go func() {
+		<-m.jobs
+		conn, err := b.connect()
+		check.OK(t, err)
+		// This call begins only after the answer to the start.
+		_, _ = conn.StopUnitContext(ctx, "y.service", "fail", make(chan string))
+		conn.Close()
+	}()
+	result, err := b.transient(ctx, Job{Unit: "x.service", Argv: []string{"/bin/true"}})
+	check.That(t, err == nil && result == "done", "%q, %v", result, err)
 }
 
 // TestBusSilent: a bus on which systemd does not answer is not asked a second time, and neither is

@@ -4,6 +4,7 @@ package systemd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,8 +64,10 @@ func (b *bus) transient(ctx context.Context, j Job) (string, error) {
 	b.resetFailed(ctx, j.Unit)
 
 	ended := make(chan string, 1)
+	var conn *dbus.Conn
 	start := func(props []dbus.Property) error {
-		return b.call(func(conn *dbus.Conn) error {
+		return b.call(func(c *dbus.Conn) error {
+			conn = c
 			_, err := conn.StartTransientUnitContext(ctx, j.Unit, "fail", props, ended)
 			return err
 		})
@@ -80,12 +83,15 @@ func (b *bus) transient(ctx context.Context, j Job) (string, error) {
 		return "", err
 	}
 
-	select {
-	case result := <-ended:
-		return result, nil
-	case <-ctx.Done():
+	result, err := endOf(ctx, conn, ended)
+	if !errors.Is(err, errClosed) {
+		return result, err
+	}
+	// systemd was upgraded, perhaps by this very job: the unit continues.
+	if host.Pause(ctx, jobPoll) != nil {
 		return "", context.Cause(ctx)
 	}
+	return b.waitEnd(ctx, j.Unit)
 }
 
 // properties returns what systemd must know of the unit.
