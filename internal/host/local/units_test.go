@@ -159,6 +159,33 @@ func TestUnitFiles(t *testing.T) {
 	})
 }
 
+// TestUnitLinksReplaceNothing: as systemctl without --force, gpuadm makes no link in the place of an
+// operator's file, or of a link to something else.
+func TestUnitLinksReplaceNothing(t *testing.T) {
+	both(t, func(t *testing.T, h host.Host) {
+		layUnits(t, h)
+		const alias = "/etc/systemd/system/cri.service"
+		const linked = "/etc/systemd/system/linked.service"
+		must.OK(t, h.WriteFile(alias, []byte("mine"), ownedBySelf(0o644)))
+		must.OK(t, h.Symlink(linked, "/opt/linked.service"))
+
+		err := h.SetUnit(t.Context(), "containerd.service", host.UnitChange{File: "enable"})
+		check.That(t, errors.Is(err, fs.ErrExist), "enabled over a file: %v", err)
+		data, err := h.ReadFile(alias)
+		check.That(t, string(data) == "mine", "the file has %q, %v", data, err)
+		_, err = h.Lstat("/etc/systemd/system/multi-user.target.wants/containerd.service")
+		check.That(t, errors.Is(err, fs.ErrNotExist), "the unit is half enabled: %v", err)
+
+		must.OK(t, h.Symlink(alias, "/usr/lib/systemd/system/crio.service"))
+		err = h.SetUnit(t.Context(), "containerd.service", host.UnitChange{File: "enable"})
+		check.That(t, errors.Is(err, fs.ErrExist), "enabled over another unit's alias: %v", err)
+		err = h.SetUnit(t.Context(), "linked.service", host.UnitChange{File: "mask"})
+		check.That(t, errors.Is(err, fs.ErrExist), "masked over a link: %v", err)
+		to, err := h.Readlink(linked)
+		check.That(t, to == "/opt/linked.service", "the link says %q, %v", to, err)
+	})
+}
+
 // TestLikeSystemctl does as systemctl --root does, where there is one to compare with.
 func TestLikeSystemctl(t *testing.T) {
 	systemctl, err := exec.LookPath("systemctl")

@@ -54,6 +54,11 @@ func (u unitFiles) enable(name string, done map[string]bool) error {
 
 	links := found.enablingLinks(name)
 	for _, link := range links {
+		if err := u.mayLink(link, found.link); err != nil {
+			return err
+		}
+	}
+	for _, link := range links {
 		if err := u.mkdir(path.Dir(link)); err != nil {
 			return err
 		}
@@ -145,13 +150,37 @@ func (u unitFiles) removeLink(link string) error {
 
 func (u unitFiles) mask(name string) error {
 	at := path.Join(unitFolder, name)
-	if i, err := u.Lstat(at); err == nil && i.Mode&fs.ModeSymlink == 0 {
-		return fmt.Errorf("%s is a file of its own: %w", at, fs.ErrExist)
+	if err := u.mayLink(at, "/dev/null"); err != nil {
+		return err
 	}
 	if err := u.mkdir(unitFolder); err != nil {
 		return err
 	}
 	return u.Symlink(at, "/dev/null")
+}
+
+// mayLink refuses to make a link in the place of a file, or of a link to something else, as systemctl
+// does without --force. A link to the same file in another folder is not something else: /lib and
+// /usr/lib are one on most machines.
+func (u unitFiles) mayLink(at, target string) error {
+	i, err := u.Plain(at)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return host.Failed("stat", at, err)
+	case i.Mode&fs.ModeSymlink == 0:
+		return fmt.Errorf("%s is a file of its own: %w", at, fs.ErrExist)
+	}
+
+	found, err := u.Readlink(at)
+	if err != nil {
+		return err
+	}
+	if path.Base(found) != path.Base(target) {
+		return fmt.Errorf("%s is a link to %s: %w", at, found, fs.ErrExist)
+	}
+	return nil
 }
 
 func (u unitFiles) unmask(name string) error {
