@@ -385,11 +385,20 @@ func (f *Files) openDevices(name string) ([]host.Device, error) {
 	seen := map[host.Device]bool{}
 	for _, fd := range fds {
 		d, err := dir.Device(fd)
-		// What cannot be described was closed, or lies on a file system that does not answer us,
-		// like a dead NFS or another user's FUSE. The kernel opens no device there.
-		if err != nil || d == (host.Device{}) || seen[d] {
+		if err != nil {
+			// Without CAP_SYS_PTRACE nothing is said of the files of a process that has more
+			// rights: proc_pid_fd(5).
+			if _, err := dir.Readlink(fd); errors.Is(err, fs.ErrPermission) {
+				return nil, err
+			}
+			// What else cannot be described was closed, or lies on a file system that does not
+			// answer us, like a dead NFS or another user's FUSE. The kernel opens no device there.
 			continue
 		}
+		if d == (host.Device{}) || seen[d] {
+			continue
+		}
+
 		seen[d] = true
 		d.Name, _ = dir.Readlink(fd)
 		found = append(found, d)
