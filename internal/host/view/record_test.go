@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 
@@ -136,4 +137,45 @@ func TestRecordedTools(t *testing.T) {
 	for _, name := range []string{"makepasswd", "libc6-dev", "my-tool"} {
 		check.That(t, !strings.Contains(archive, "Package: "+name+"\n"), "%s was recorded", name)
 	}
+}
+
+// TestRecordLinks: a link is a link again in the machine that is simulated, whatever it says, also if
+// its text cannot be read. The kernel appends a word to what the link of a deleted program says.
+func TestRecordLinks(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- sim.toml --\nlive = true\n-- etc/plain link=/a --\n")))(t)
+	links := map[string]string{
+		"/etc/deleted": "/usr/bin/containerd (deleted)",
+		"/etc/encoded": "0sLw==",
+		"/etc/plain":   "/a",
+	}
+	for name, to := range links {
+		must.OK(t, n.Symlink(name, to))
+	}
+
+	r := view.Record(unreadableLink{n.View()})
+	for name := range links {
+		_, _ = r.Readlink(name)
+	}
+	must.OK(t, n.Symlink("/etc/unreadable", "/b"))
+	_, _ = r.Readlink("/etc/unreadable")
+
+	archive := r.Txtar()
+	again, err := simhost.New(archive)
+	must.That(t, err == nil, "%v\n%s", err, archive)
+	for name, want := range links {
+		to, err := again.Readlink(name)
+		check.That(t, to == want, "%s says %q, %v, want %q\n%s", name, to, err, want, archive)
+	}
+	i, err := again.Lstat("/etc/unreadable")
+	check.That(t, err == nil && i.Mode&fs.ModeSymlink != 0, "%v, %v\n%s", i.Mode, err, archive)
+}
+
+// unreadableLink is a machine with a link that only its owner may read, as in /proc.
+type unreadableLink struct{ host.View }
+
+func (v unreadableLink) Readlink(name string) (string, error) {
+	if name == "/etc/unreadable" {
+		return "", host.Failed("read link", name, fs.ErrPermission)
+	}
+	return v.View.Readlink(name)
 }

@@ -223,11 +223,11 @@ func needsQuotes(r rune) bool {
 
 // markers returns the section's content, and what stands after its name.
 func (f *recorded) markers(name string) (data []byte, markers []string) {
-	if f.link != "" {
-		return nil, []string{"link=" + f.link}
+	i := f.info
+	if i.Mode&fs.ModeSymlink != 0 {
+		return nil, []string{"link=" + linkText(f.link)}
 	}
 
-	i := f.info
 	usual := fs.FileMode(0o644)
 	switch {
 	case i.Mode.IsDir():
@@ -239,6 +239,15 @@ func (f *recorded) markers(name string) (data []byte, markers []string) {
 	}
 
 	return data, append(markers, attrMarkers(name, i, usual)...)
+}
+
+// linkText returns what a link says in a form that a marker can hold: in base64 after 0s if it has a
+// space, as that of a deleted program has. The text of a link that could not be read is empty.
+func linkText(link string) string {
+	if strings.HasPrefix(link, "0s") || strings.ContainsFunc(link, needsQuotes) {
+		return "0s" + base64.StdEncoding.EncodeToString([]byte(link))
+	}
+	return link
 }
 
 // typeMarker returns the marker of a file that is not regular.

@@ -179,6 +179,9 @@ func (f folder) Readlink(name string) (target string, err error) {
 		if ino.mode&fs.ModeSymlink == 0 {
 			return syscall.EINVAL
 		}
+		if ino.target == "" { // it was not recorded
+			return syscall.EACCES
+		}
 		target = ino.target
 		return nil
 	})

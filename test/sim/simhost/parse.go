@@ -28,7 +28,7 @@ const settings = "sim.toml"
 //
 //	-- etc/x mode=0600 owner=1000:1000 ctime=2026-01-02T03:04:05Z --
 //	-- etc/x xattr=user.note=hello xattr=security.selinux=0sBASE64 chattr=i --
-//	-- etc/link link=/y --
+//	-- etc/link link=/y --             or link=0sBASE64; link= cannot be read
 //	-- etc/empty/ mode=0700 --
 //	-- etc/secret size=123 --          there, with content that was not recorded
 //	-- usr/bin/x base64 --             content is base64
@@ -243,7 +243,7 @@ func (i *inode) mark(marker string) error {
 		_, err = fmt.Sscanf(value, "%d:%d", &i.uid, &i.gid)
 	case "link":
 		i.mode = fs.ModeSymlink | 0o777
-		i.target = value
+		i.target, err = plainOf(value)
 		i.data = nil
 	case "type":
 		kind, ok := kindOf(value)
@@ -314,19 +314,26 @@ func kindOf(name string) (fs.FileMode, bool) {
 // markXattr takes name=value, the value as getfattr(1) writes it: plain, or base64 after 0s.
 func (i *inode) markXattr(s string) error {
 	name, value, _ := strings.Cut(s, "=")
-	if b, ok := strings.CutPrefix(value, "0s"); ok {
-		plain, err := base64.StdEncoding.DecodeString(b)
-		if err != nil {
-			return err
-		}
-		value = string(plain)
+	plain, err := plainOf(value)
+	if err != nil {
+		return err
 	}
 
 	if i.xattrs == nil {
 		i.xattrs = map[string]string{}
 	}
-	i.xattrs[name] = value
+	i.xattrs[name] = plain
 	return nil
+}
+
+// plainOf decodes the value of a marker: plain, or base64 after 0s.
+func plainOf(value string) (string, error) {
+	encoded, is := strings.CutPrefix(value, "0s")
+	if !is {
+		return value, nil
+	}
+	plain, err := base64.StdEncoding.DecodeString(encoded)
+	return string(plain), err
 }
 
 // setBootID writes the boot ID where the kernel shows it; the node is locked or not yet shared.
