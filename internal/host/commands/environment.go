@@ -3,11 +3,13 @@
 package commands
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // Environment is the same however gpuadm was called: over SSH, by a unit, in a pod. Only the
@@ -31,19 +33,25 @@ func Environment() []string {
 	return env
 }
 
-// lookPath finds a program on gpuadm's own search path, not on the caller's.
+// lookPath finds a program on gpuadm's own search path, not on the caller's. A folder that cannot
+// be looked into may have the program.
 func (r Runner) lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
 
+	missing := fmt.Errorf("it is not installed: %w", fs.ErrNotExist)
 	for _, dir := range strings.Split(searchPath, ":") {
 		file := filepath.Join(dir, name)
 		mode, err := r.Mode(file)
-		if err == nil && mode.IsRegular() && mode&0o111 != 0 {
+		switch {
+		case err == nil && mode.IsRegular() && mode&0o111 != 0:
 			return file, nil
+		case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		default:
+			missing = fmt.Errorf("cannot look for it: %w", err)
 		}
 	}
 
-	return "", fmt.Errorf("it is not installed: %w", fs.ErrNotExist)
+	return "", missing
 }

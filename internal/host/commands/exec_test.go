@@ -71,6 +71,19 @@ func TestAskFails(t *testing.T) {
 	check.That(t, errors.Is(err, fs.ErrNotExist), "a missing program is not fs.ErrNotExist")
 }
 
+// TestLookPathSeesTheFolders: a program is not installed only if each folder could say so.
+func TestLookPathSeesTheFolders(t *testing.T) {
+	r := quick()
+	r.Mode = func(name string) (fs.FileMode, error) {
+		if strings.HasPrefix(name, "/usr/bin/") {
+			return 0, &fs.PathError{Op: "stat", Path: name, Err: syscall.EIO}
+		}
+		return 0, fs.ErrNotExist
+	}
+	_, err := r.Ask(t.Context(), []string{"dpkg-query", "-W"})
+	check.That(t, errors.Is(err, syscall.EIO) && !errors.Is(err, fs.ErrNotExist), "%v", err)
+}
+
 func TestStderrTail(t *testing.T) {
 	_, err := small().Ask(t.Context(), sh("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1"))
 	text := err.(*host.CommandError).Stderr
