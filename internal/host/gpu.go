@@ -193,11 +193,14 @@ func NoAnswer(limit time.Duration) *NoDriver {
 // Stuck is the code of a driver that has answered for a part of its GPUs, and hangs at another one.
 const Stuck = "STUCK"
 
-// NoFurtherAnswer is the error of a driver that has answered for all GPUs but these.
+// NoFurtherAnswer is the error of a driver that has answered for all GPUs but these. If there are
+// none, it hangs at the end of the session.
 func NoFurtherAnswer(limit time.Duration, gpus []string) *NoDriver {
 	none := NoAnswer(limit)
-	none.Why = fmt.Sprintf("the driver has not answered for %v about %s", limit, strings.Join(gpus, ", "))
 	none.Code = Stuck
+	if len(gpus) > 0 {
+		none.Why += " about " + strings.Join(gpus, ", ")
+	}
 	return none
 }
 

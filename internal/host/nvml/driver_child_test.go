@@ -85,6 +85,7 @@ func TestDriverStops(t *testing.T) {
 		"{}\n{}\n":                   "OVERDUE: the driver has not answered for 2s",
 		"{}\n{\"Count\":3}\n{\"Atta": "STUCK: the driver has not answered for 2s about GPU 0000:18:00.0, GPU 0000:2a:00.0, GPU 0000:3a:00.0",
 		"{\"Count\":3}\n{\"Attached\":0}\n{\"Attached\":2}\n": "STUCK: the driver has not answered for 2s about GPU 0000:2a:00.0",
+		"{\"Count\":1}\n{\"Attached\":0}\n{\"Read\":0}\n":     "STUCK: the driver has not answered for 2s",
 		"{\"Count\":3}\n" + all + "{\"Read\":0}\n":            "STUCK: the driver has not answered for 2s about GPU 0000:2a:00.0",
 	} {
 		said := must.Get(readSteps([]byte(text)))(t)
