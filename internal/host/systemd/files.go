@@ -101,9 +101,12 @@ func (u unitFiles) read(name string) (unitFile, error) {
 		return found, err
 	}
 	found.install, err = u.install(name, found.Files)
-	if err != nil {
+	switch {
+	case errors.As(err, new(malformed)):
 		found.Load = "bad-setting"
 		return found, nil
+	case err != nil:
+		return found, err
 	}
 	found.Enabled, err = u.enabled(name, found.install)
 	return found, err
@@ -257,6 +260,9 @@ func dropinFolders(unit string) []string {
 	}
 }
 
+// malformed is the error of a unit's file that is not in the form of one.
+type malformed struct{ error }
+
 // install collects the [Install] section of a unit's files. An empty value drops what came before.
 // Of drop-ins only the unit's own count, as for systemctl (unit_file_search in systemd's
 // install.c).
@@ -272,7 +278,7 @@ func (u unitFiles) install(name string, files []string) (map[string][]string, er
 		}
 		options, err := unit.DeserializeOptions(bytes.NewReader(data))
 		if err != nil {
-			return nil, host.Failed("read", file, err)
+			return nil, malformed{host.Failed("read", file, err)}
 		}
 		for _, o := range options {
 			if o.Section != "Install" {
