@@ -38,16 +38,23 @@ type Manager struct {
 func New(files *files.Files) *Manager { return &Manager{files: files} }
 
 // runs says whether systemd is the machine's init: sd_booted(3).
-func (s *Manager) runs() bool {
+func (s *Manager) runs() (bool, error) {
 	i, err := s.files.Lstat("/run/systemd/system")
-	return err == nil && i.Mode.IsDir()
+	if notThere(err) {
+		return false, nil
+	}
+	return i.Mode.IsDir(), err
 }
 
 // errNotRunning says that an answer holds once the machine has booted.
 var errNotRunning = host.Later{Until: "once systemd runs here"}
 
 func (s *Manager) read(ctx context.Context, name string) (host.Unit, error) {
-	if !s.runs() {
+	runs, err := s.runs()
+	if err != nil {
+		return host.Unit{}, &host.UnitError{Verb: "check", Unit: name, Cause: err}
+	}
+	if !runs {
 		found, err := s.unitFiles(ctx).read(name)
 		if err == nil {
 			err = errNotRunning
@@ -186,7 +193,11 @@ func (s *Manager) Set(ctx context.Context, name string, to host.UnitChange) erro
 // link enables, disables, masks or unmasks a unit. Where systemd does not run it is done by hand,
 // as systemctl does in a chroot.
 func (s *Manager) link(ctx context.Context, name, change string) error {
-	if !s.runs() {
+	runs, err := s.runs()
+	if err != nil {
+		return &host.UnitError{Verb: change, Unit: name, Cause: err}
+	}
+	if !runs {
 		return unitsOf(s.files, s.files.ReadDir).set(name, change)
 	}
 
@@ -228,7 +239,11 @@ func (s *Manager) sync(changed []string) error {
 // job starts, stops, restarts or reloads a unit and waits for the end of it. systemd reads changed
 // unit files first.
 func (s *Manager) job(ctx context.Context, name, job string) error {
-	if !s.runs() {
+	runs, err := s.runs()
+	if err != nil {
+		return err
+	}
+	if !runs {
 		return errNotRunning
 	}
 

@@ -34,6 +34,9 @@ type damagedFolder struct {
 }
 
 func (d damagedFolder) Folder(name string) (files.Folder, error) {
+	if name == d.name {
+		return nil, syscall.EIO
+	}
 	below, err := d.openFolder.Folder(name)
 	return damagedFolder{below, d.name}, err
 }
@@ -43,14 +46,6 @@ func (d damagedFolder) Open(name string) (files.File, error) {
 		return nil, syscall.EIO
 	}
 	return d.openFolder.Open(name)
-}
-
-func (d damagedFolder) Lstat(name string) (host.Info, error) {
-	i, err := d.openFolder.Lstat(name)
-	if name == d.name && i.Mode.IsDir() {
-		return host.Info{}, syscall.EIO
-	}
-	return i, err
 }
 
 // damagedFiles are the files of a folder with one unit, of which one name cannot be read.
@@ -69,4 +64,15 @@ func damagedFiles(t *testing.T, name string) *files.Files {
 func TestUnreadableUnit(t *testing.T) {
 	u, err := UnitOf(damagedFiles(t, "x.service"), "x.service")
 	check.That(t, errors.Is(err, syscall.EIO), "%+v, %v", u, err)
+}
+
+// TestUnreadableInit: where it cannot be read whether systemd runs, nothing is deferred until it does.
+func TestUnreadableInit(t *testing.T) {
+	s := New(damagedFiles(t, "run"))
+	_, err := s.Unit(t.Context(), "x.service")
+	check.That(t, errors.Is(err, syscall.EIO), "a look: %v", err)
+	for _, change := range []host.UnitChange{{File: "enable"}, {Job: "start"}} {
+		err := s.Set(t.Context(), "x.service", change)
+		check.That(t, errors.Is(err, syscall.EIO), "%+v: %v", change, err)
+	}
 }
