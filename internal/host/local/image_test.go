@@ -264,6 +264,23 @@ func TestImageIsARootFileSystem(t *testing.T) {
 	check.That(t, err != nil && strings.Contains(err.Error(), "/proc"), "%v", err)
 }
 
+// noFirst is set where the first process of an image's programs fails, and is what it then says.
+const noFirst = "GPUADM_TEST_NO_FIRST"
+
+// TestImageWithoutProc: a kernel that lets nobody mount /proc, as in a container without all rights, is
+// named before a program runs.
+func TestImageWithoutProc(t *testing.T) {
+	root := imageRoot(t)
+	t.Setenv(noFirst, "1")
+	h, done, err := Image(root, nil, nil)
+	if err == nil {
+		defer done()
+		_, err := h.Ask(t.Context(), "true")
+		t.Fatalf("the image was opened, and then: %v", err)
+	}
+	check.That(t, strings.Contains(err.Error(), noFirst), "%v", err)
+}
+
 // TestBakeExcludesApply: a bake of the running machine and an apply exclude each other: they have
 // one journal.
 func TestBakeExcludesApply(t *testing.T) {

@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 	swap.Child()
 	lockChild()
 	if len(os.Args) == 2 && os.Args[1] == FirstVerb {
+		if os.Getenv(noFirst) != "" {
+			fmt.Fprintln(os.Stderr, noFirst)
+			os.Exit(1)
+		}
 		if First(os.Stdin, os.Stdout) != nil {
 			os.Exit(1)
 		}

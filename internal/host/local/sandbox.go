@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host/commands"
@@ -38,9 +39,9 @@ type sandbox struct {
 // of an image's programs.
 const FirstVerb = "hold-image"
 
-// First mounts the programs' /proc on descriptor 3, and holds their PID namespace until standard
-// input ends. When First ends, the kernel ends all processes that are left in the namespace:
-// pid_namespaces(7).
+// First mounts the programs' /proc on descriptor 3, says so by a line to said, and holds their PID
+// namespace until standard input ends. When First ends, the kernel ends all processes that are left
+// in the namespace: pid_namespaces(7).
 func First(stdin io.Reader, said io.WriteCloser) error {
 	// libc6's script asks process 1 to restart; and orphans vanish when they end: wait(2) under
 	// SIGCHLD.
@@ -49,6 +50,10 @@ func First(stdin io.Reader, said io.WriteCloser) error {
 	err := unix.Mount("proc", "/proc/self/fd/3", "proc", flags, "")
 	if err != nil {
 		return fmt.Errorf("cannot mount /proc: %w", err)
+	}
+	_, err = io.WriteString(said, "mounted\n")
+	if err != nil {
+		return err
 	}
 	said.Close()
 	_, err = io.Copy(io.Discard, stdin)
@@ -157,16 +162,23 @@ func (s *sandbox) begin() error {
 		return fmt.Errorf("cannot make a PID namespace: %w", err)
 	}
 
+	mounted, _ := io.Copy(io.Discard, said) // it ends once /proc is mounted, or with the process
+	if mounted == 0 {
+		hold.Close()
+		err := cmd.Wait()
+		why := strings.ReplaceAll(stderr.String(), "\n", "; ") // an error is one line
+		return fmt.Errorf("cannot begin the PID namespace of its programs: %w: %s", err, why)
+	}
+
 	s.first = cmd
 	s.hold = hold
-	_, _ = io.Copy(io.Discard, said) // its end says that /proc is mounted
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", cmd.Process.Pid))
 	if err == nil {
 		err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID)
 		ns.Close()
 	}
 	if err != nil {
-		return fmt.Errorf("cannot enter the PID namespace of its programs: %w %s", err, stderr.String())
+		return fmt.Errorf("cannot enter the PID namespace of its programs: %w", err)
 	}
 
 	return nil
