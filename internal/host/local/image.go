@@ -148,11 +148,16 @@ func (i *image) bringSelf() error {
 		return nil
 	}
 	self, err := os.ReadFile("/proc/self/exe")
-	if err == nil {
-		i.runner.Self = "/run/gpuadm"
-		err = i.sandbox.put(placeholder{mode: 0o755}, i.runner.Self, self)
+	if err != nil {
+		return err
 	}
-	return err
+
+	const name = "/run/gpuadm"
+	if err := i.sandbox.put(placeholder{mode: 0o755}, name, self); err != nil {
+		return err
+	}
+	i.runner.Self = name
+	return nil
 }
 
 // A placeholder is a name over which gpuadm mounts a file of its own, in the namespace of the

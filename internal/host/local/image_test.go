@@ -264,6 +264,21 @@ func TestImageIsARootFileSystem(t *testing.T) {
 	check.That(t, err != nil && strings.Contains(err.Error(), "/proc"), "%v", err)
 }
 
+// TestImageBringsSelfAgain: if gpuadm's own file could not be brought to the programs, the next command
+// tries again.
+func TestImageBringsSelfAgain(t *testing.T) {
+	h := openImage(t, imageRoot(t))
+	i := h.(*image)
+	const self = "/run/gpuadm"
+	must.OK(t, i.sandbox.in(func() error { return os.Mkdir(self, 0o755) }))
+	_, err := h.Do(t.Context(), "true")
+	check.That(t, err != nil, "a folder is in the way, and no error")
+
+	must.OK(t, i.sandbox.in(func() error { return os.Remove(self) }))
+	_, err = h.Do(t.Context(), "test", "-x", self)
+	check.OK(t, err)
+}
+
 // noFirst is set where the first process of an image's programs fails, and is what it then says.
 const noFirst = "GPUADM_TEST_NO_FIRST"
 
