@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // A Mount is a mount that is read-only.
@@ -18,10 +20,11 @@ type Mount struct {
 
 // Remount is the command that makes a mount writable: mount(8).
 func (m Mount) Remount() string {
+	point := host.ShellWord(m.Point)
 	if m.Bind {
-		return "mount -o remount,bind,rw " + m.Point
+		return "mount -o remount,bind,rw " + point
 	}
-	return "mount -o remount,rw " + m.Point
+	return "mount -o remount,rw " + point
 }
 
 // ReadOnlyMount is the mount that holds a file, if the machine has it read-only for all its
@@ -36,6 +39,12 @@ func ReadOnlyMount(name string) (m Mount, ok bool) {
 		return Mount{}, false
 	}
 	return readOnlyMount(string(table), name)
+}
+
+// unescape returns a path as it is: the kernel writes space, tab, newline and backslash in octal.
+// Source: getmntent(3).
+func unescape(field string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(field)
 }
 
 // readOnlyMount reads a table of proc_pid_mountinfo(5): the fifth field is the mount point, the
@@ -53,7 +62,7 @@ func readOnlyMount(table, name string) (m Mount, ok bool) {
 			continue
 		}
 
-		point := strings.ReplaceAll(own[4], `\040`, " ")
+		point := unescape(own[4])
 		holds := name == point || strings.HasPrefix(name, strings.TrimSuffix(point, "/")+"/")
 		if !holds || len(point) < len(m.Point) {
 			continue
