@@ -4,6 +4,7 @@ package main
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/agent"
@@ -102,4 +103,34 @@ func TestDiffWithoutSpec(t *testing.T) {
 	check.That(t, code == 3, "exit code %d", code)
 	check.Has(t, out, "config.toml", "status")
 	check.Has(t, out, noSpec, "status")
+}
+
+// TestDiffOfUnreadable: status --diff of a machine without node.toml does not end well where it
+// could not read what gpuadm has made.
+func TestDiffOfUnreadable(t *testing.T) {
+	n := recordedNode(t, "debian12-containerd16")
+	plantFile(t, n, "/usr/bin/nvidia-container-runtime", "")
+	must.OK(t, n.SetAttr("/usr/bin/nvidia-container-runtime", host.Attr{Mode: 0o755}))
+	plantFile(t, n, "/etc/gpuadm/node.toml", "format = 1\n[runtime]\nset_as_default = true\n")
+	w := watch(n)
+	code, said := w.said(t, "apply")
+	must.That(t, code == 0, "exit code %d: %s", code, said)
+	must.OK(t, n.Replace("/etc/gpuadm/node.toml", nil, func(*host.Entry) bool { return true }))
+
+	clear(w.used)
+	code, said = w.said(t, "status --diff")
+	must.That(t, code == 0, "exit code %d: %s", code, said)
+	tested := 0
+	for r := range w.used {
+		code, said := w.without(r, syscall.EIO).said(t, "status --diff")
+		if strings.Contains(said, "Cannot read the state of") {
+			tested++
+			check.That(t, code == exitAgain, "%s: exit code %d: %s", r, code, said)
+
+			code, said = w.without(r, syscall.EIO).said(t, "status --diff --since 2999-01-01")
+			check.That(t, code == exitAgain, "%s, of late runs: exit code %d: %s", r, code, said)
+			check.Has(t, said, "Cannot read the state of", "status of late runs")
+		}
+	}
+	check.That(t, tested > 0, "each state could be read")
 }

@@ -121,22 +121,31 @@ func (c *common) lookAtAll(ctx context.Context, e *converge.Engine, h host.Host)
 	return s, nil
 }
 
-// exitOfStatus is how status ends: by the state, and with --diff by drift too.
+// exitOfStatus is how status ends: by the state, and with --diff by drift too, and by what could not
+// be compared.
 func exitOfStatus(s converge.Status, flags statusFlags) error {
 	ends := exitOf(s.State)
-	hasDrift := slices.ContainsFunc(s.Made, func(m converge.Mark) bool {
-		return m.Drift != nil
-	})
-	if ends == nil && flags.diff && hasDrift {
+	if ends != nil || !flags.diff {
+		return ends
+	}
+
+	isUnseen := func(m converge.Mark) bool { return m.Unseen != "" }
+	hasDrift := func(m converge.Mark) bool { return m.Drift != nil }
+	switch {
+	case slices.ContainsFunc(s.Made, isUnseen):
+		return exit(exitAgain)
+	case slices.ContainsFunc(s.Made, hasDrift):
 		return exit(exitPending)
 	}
-	return ends
+	return nil
 }
 
-// dropBefore drops the runs before a time, and what they made; what has drifted stays.
+// dropBefore drops the runs before a time, and what they made. What has drifted stays, and what
+// could not be read.
 func dropBefore(s *converge.Status, from time.Time) {
 	isOldRun := func(r converge.Run) bool { return r.Time.Before(from) }
-	isOldMark := func(m converge.Mark) bool { return m.Left.Before(from) && m.Drift == nil }
+	isAsLeft := func(m converge.Mark) bool { return m.Drift == nil && m.Unseen == "" }
+	isOldMark := func(m converge.Mark) bool { return m.Left.Before(from) && isAsLeft(m) }
 	s.Runs = slices.DeleteFunc(s.Runs, isOldRun)
 	s.Made = slices.DeleteFunc(s.Made, isOldMark)
 }
