@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -196,4 +197,29 @@ func TestBundleWithoutSystemd(t *testing.T) {
 	text := out.String()
 	check.That(t, !strings.Contains(text, "first boot") && strings.Contains(text, "kernel.txt: the machine does not run"),
 		"a folder may be the disk of a machine that has booted:\n%s", text)
+}
+
+// silentUnit is a machine whose systemd does not answer for one unit.
+type silentUnit struct {
+	*simhost.Node
+	name string
+}
+
+func (s silentUnit) Unit(ctx context.Context, name string) (host.Unit, error) {
+	if name == s.name {
+		return host.Unit{}, errors.New("systemd does not answer")
+	}
+	return s.Node.Unit(ctx, name)
+}
+
+// TestBundleNamesUnreadUnit: a unit that could not be looked at is not left out like one that the
+// machine does not have.
+func TestBundleNamesUnreadUnit(t *testing.T) {
+	n := recordedNode(t, "ubuntu24-h100")
+	var out bytes.Buffer
+	run(t.Context(), envOn(silentUnit{n, "cloud-final.service"}, &out), []string{"bundle", "-o", "-"})
+	units := unpacked(t, out.Bytes())["units.txt"]
+	check.Has(t, units, "containerd.service", "units.txt")
+	check.That(t, strings.Contains(lineWith(units, "cloud-final.service"), "systemd does not answer"),
+		"the unit is not named:\n%s", units)
 }

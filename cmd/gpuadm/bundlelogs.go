@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -60,7 +61,8 @@ func (b *bundle) logs(ctx context.Context) {
 	b.text(ctx, "versions.txt", "gpuadm, kernel, engine, kubelet, toolkit, driver", b.versions)
 }
 
-// units returns the services that are loaded, and a line for each.
+// units returns the services that are loaded, and a line for each of them, and for each that
+// systemd says nothing about.
 func (b *bundle) units(ctx context.Context) (loaded []string, text []byte, err error) {
 	var rows []string
 	for _, name := range b.services() {
@@ -69,7 +71,11 @@ func (b *bundle) units(ctx context.Context) (loaded []string, text []byte, err e
 			unitErr = errors.New("systemd does not run here")
 		}
 		err = cmp.Or(err, unitErr)
-		if unitErr != nil || u.Load == "not-found" {
+		if unitErr != nil {
+			rows = append(rows, fmt.Sprintf("%-30s unknown: %s", name, trouble.OneLine(unitErr.Error())))
+			continue
+		}
+		if u.Load == "not-found" {
 			continue
 		}
 
