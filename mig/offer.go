@@ -218,9 +218,9 @@ func fullNames(n name) []string {
 }
 
 // AllKinds are the kinds of partitions that the layouts of a file in mig-parted's format make: a
-// node's label may name any of them.
-func AllKinds(file string, data []byte) ([]string, error) {
-	c, err := ReadLayouts(file, data, false)
+// node's label may name any of them. An error does not quote a private file.
+func AllKinds(file string, data []byte, private bool) ([]string, error) {
+	c, err := ReadLayouts(file, data, private)
 	if err != nil {
 		return nil, err
 	}

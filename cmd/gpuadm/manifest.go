@@ -103,7 +103,7 @@ func runtimeClass(_ host.View, s spec.Spec) (comment string, object map[string]a
 func (c *common) pluginConfig(
 	v host.View, s spec.Spec, flags pluginFlags,
 ) (comment string, object map[string]any, err error) {
-	first, err := poolOf(v, s)
+	first, err := c.poolOf(v, s)
 	if err != nil {
 		return "", nil, err
 	}
@@ -114,7 +114,7 @@ func (c *common) pluginConfig(
 		if err != nil {
 			return "", nil, err
 		}
-		pool, err := poolOf(v, other)
+		pool, err := c.poolOf(v, other)
 		if err != nil {
 			return "", nil, err
 		}
@@ -134,7 +134,7 @@ func labelComment(where string, s spec.Spec) string {
 // poolOf has what the device plugin's configuration for nodes of a spec is made of. The kinds of
 // partitions count where each has a resource of its own that is shared; then a layout's file is
 // read.
-func poolOf(v host.View, s spec.Spec) (node.Pool, error) {
+func (c *common) poolOf(v host.View, s spec.Spec) (node.Pool, error) {
 	pool := node.Pool{Spec: s}
 	if s.Strategy() != "mixed" || s.Sharing.Replicas() == 1 {
 		return pool, nil
@@ -150,11 +150,12 @@ func poolOf(v host.View, s spec.Spec) (node.Pool, error) {
 	}
 
 	var err error
+	isSecret := asker(c.getenv) != "" && !host.Public(v, s.MIG.File)
 	if s.MIG.FollowLabel && s.MIG.Layout == "" {
-		pool.Kinds, err = mig.AllKinds(s.MIG.File, file)
+		pool.Kinds, err = mig.AllKinds(s.MIG.File, file, isSecret)
 		return pool, err
 	}
-	entries, err := mig.Asked(s.MIG, file, false)
+	entries, err := mig.Asked(s.MIG, file, isSecret)
 	if err != nil {
 		return pool, err
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -144,7 +145,7 @@ func (s *nvidiaShared) replicated(counts map[string]int) (map[string]int, error)
 func printed(t *testing.T, s spec.Spec) nvidiaConfig {
 	t.Helper()
 	n := must.Get(simhost.New([]byte(layoutsFile)))(t)
-	pool := must.Get(poolOf(n.View(), s))(t)
+	pool := must.Get((&common{env: envOn(n, io.Discard)}).poolOf(n.View(), s))(t)
 	object := must.Get(node.PluginManifest([]node.Pool{pool}, "x"))(t)
 	var c nvidiaConfig
 	for _, text := range object["data"].(map[string]any) {

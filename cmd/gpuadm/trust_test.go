@@ -218,3 +218,23 @@ func TestRecordHasKubeletsFlags(t *testing.T) {
 	check.That(t, code == 0, "exit %d", code)
 	check.Has(t, out, "\nNODEADM_KUBELET_ARGS=--cloud-provider=external", "the recording:")
 }
+
+// TestManifestQuotesNoPrivateFile: under sudo an error of manifest does not quote a file of layouts
+// that its caller cannot read.
+func TestManifestQuotesNoPrivateFile(t *testing.T) {
+	for _, key := range []string{"layout = \"a\"", "follow_label = true"} {
+		n := recordedNode(t, "ubuntu24-h100")
+		const layouts = "/etc/gpuadm/mig.yaml"
+		plantFile(t, n, layouts, "version: v1\nplanted-word: planted-value\n")
+		must.OK(t, n.SetAttr(layouts, host.Attr{Mode: 0o600}))
+		plantFile(t, n, "/etc/gpuadm/node.toml", "format = 1\n[mig]\nfile = \""+layouts+"\"\n"+key+
+			"\n[sharing]\ntime_slicing = 2\nstrategy = \"mixed\"\n")
+
+		var out strings.Builder
+		e := envOn(n, &out)
+		e.getenv = func(name string) string { return map[string]string{"SUDO_UID": "1000"}[name] }
+		code := run(t.Context(), e, []string{"manifest", "device-plugin"})
+		must.That(t, code != 0 && strings.Contains(out.String(), layouts), "%s: exit code %d: %s", key, code, &out)
+		check.That(t, !strings.Contains(out.String(), "planted"), "%s: %s", key, &out)
+	}
+}
