@@ -142,14 +142,19 @@ func (c *common) loudly(f ending) {
 		return
 	}
 
-	e := c.env
-	var text strings.Builder
-	e.stderr = &text
-	f.print(e)
 	v := newLogVoice(c)
-	for line := range strings.SplitSeq(strings.TrimSpace(text.String()), "\n") {
+	for _, line := range c.loudLines(f) {
 		v.log.Error(line)
 	}
+}
+
+// loudLines are the lines of an error for the journal, with commands as its reader types them.
+func (c *common) loudLines(f ending) []string {
+	e := c.env
+	var text strings.Builder
+	e.stderr = c.screen(&text)
+	f.print(e)
+	return strings.Split(strings.TrimSpace(text.String()), "\n")
 }
 
 // bootWithoutSpec ends a boot that has no spec. Where gpuadm has applied one that was removed

@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -233,4 +234,15 @@ func TestDoctorKnowsTheSpec(t *testing.T) {
 	isFault := code == exitPending && strings.Contains(all.String(), "ADM-001")
 	check.That(t, !isFault, "for another user a fault: %s", all.String())
 	check.Has(t, all.String(), notChecked+"only root may read it", "another user is told")
+}
+
+// TestLoudLinesAreTyped: the lines that the boot unit and the gate write to the journal name the
+// commands as an operator types them.
+func TestLoudLinesAreTyped(t *testing.T) {
+	c := &common{env: envOn(nil, io.Discard), rootDir: "/"}
+	c.typedAs = "/usr/local/sbin/gpuadm"
+	c.stderr = c.screen(io.Discard)
+	broken := unusable{why: errors.New("cannot read it")}
+	lines := strings.Join(c.loudLines(failureOf(broken.trouble("this boot goes"))), "\n")
+	check.Says(t, lines, "cannot read it", "then: sudo /usr/local/sbin/gpuadm apply")
 }
