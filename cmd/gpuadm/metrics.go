@@ -79,7 +79,7 @@ func metrics(s converge.Status, failed error, now time.Time) string {
 	gauge("stage_converged", "Whether a stage is converged; of ready: whether the cluster sees that the GPUs are ready.", stages...)
 
 	reboots := func(l converge.Line) bool { return l.When == host.AfterReboot }
-	needsReboot := slices.ContainsFunc(s.Changes, reboots)
+	needsReboot := s.Reboot != "" || slices.ContainsFunc(s.Changes, reboots)
 	gauge("reboot_needed", "Whether a change waits for a reboot.", truth(needsReboot))
 	gauge("held", "Whether an undo holds unattended applies.", truth(s.Held != ""))
 	gauge("unfinished", "Whether a run was cut short.", truth(s.Unfinished != ""))

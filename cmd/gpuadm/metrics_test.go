@@ -56,6 +56,11 @@ func TestMetrics(t *testing.T) {
 	s.State = converge.EndsConverged
 	check.Has(t, metrics(s, nil, now), "gpuadm_converged 1\n", "converged:")
 
+	s.Reboot = "module nvidia"
+	s.Changes = nil
+	s.Deferred = 0
+	check.Has(t, metrics(s, nil, now), "gpuadm_reboot_needed 1\n", "a run has asked for a reboot:")
+
 	blind := metrics(converge.Status{}, errors.New("cannot read node.toml"), now)
 	isFine := strings.Contains(blind, "gpuadm_converged") || !strings.Contains(blind, "gpuadm_report_ok 0\n")
 	check.That(t, !isFine, "blind:\n%s", blind)
