@@ -38,6 +38,15 @@ func (c *common) keepMetrics(h host.Host, s converge.Status, failed error) {
 	}
 }
 
+// keepFailure writes the metrics of a report that has failed before it could look at the machine:
+// those of an earlier report may say that the node is converged.
+func (c *common) keepFailure(failed error) {
+	h, err := c.open(c.rootDir, nil)
+	if err == nil {
+		c.keepMetrics(h, converge.Status{}, failed)
+	}
+}
+
 // metrics is a status in Prometheus's text format. Times are seconds since 1970.
 func metrics(s converge.Status, failed error, now time.Time) string {
 	var b strings.Builder

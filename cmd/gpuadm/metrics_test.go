@@ -5,12 +5,15 @@ package main
 import (
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestMetrics: what a person reads in status is in the metrics, too; and where gpuadm could not look,
@@ -86,4 +89,43 @@ func wellFormed(t *testing.T, text string) {
 			check.That(t, typed[name] && strings.HasSuffix(line, "\n"), "no type before %q", line)
 		}
 	}
+}
+
+// TestMetricsAreNotStale: a report that cannot look at the machine, or has no spec, leaves no
+// earlier metrics that say that the node is converged.
+func TestMetricsAreNotStale(t *testing.T) {
+	const folder = "/run/gpuadm-metrics"
+	report := func(h host.Host, want int) string {
+		var out strings.Builder
+		e := envOn(h, &out)
+		e.getenv = func(name string) string {
+			return map[string]string{"RUNTIME_DIRECTORY": folder}[name]
+		}
+		code := run(t.Context(), e, []string{"plan", "--report"})
+		check.That(t, code == want, "exit code %d, want %d: %s", code, want, out.String())
+		return string(must.Get(h.ReadFile(folder + "/" + metricsFile))(t))
+	}
+	applied := func() *simhost.Node {
+		n := appliedNode(t)
+		must.OK(t, n.Mkdir(folder, host.Attr{Mode: 0o755}))
+		check.Says(t, report(n, 0), "gpuadm_report_ok 1\n", "gpuadm_converged 1\n")
+		return n
+	}
+	isBlind := func(text, what string) {
+		isFine := strings.Contains(text, "gpuadm_converged") || !strings.Contains(text, "gpuadm_report_ok 0\n")
+		check.That(t, !isFine, "%s:\n%s", what, text)
+	}
+
+	n := applied()
+	plantFile(t, n, machineSpecFile, "[[[")
+	must.OK(t, n.Remove(converge.LastSpecFile))
+	isBlind(report(n, exitUsage), "no spec can be used")
+
+	n = applied()
+	must.OK(t, n.Remove(machineSpecFile))
+	isBlind(report(n, 0), "the spec was removed")
+
+	n = applied()
+	fails := map[string]error{"/sys/bus/pci/devices": syscall.EIO}
+	isBlind(report(unreadable{n, fails}, exitAgain), "the PCI bus cannot be read")
 }

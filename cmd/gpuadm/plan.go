@@ -137,9 +137,14 @@ func (c *common) followNote(s spec.Spec) []string {
 func (c *common) reportDrift(ctx context.Context) error {
 	e, h, err := c.engineAtBoot(ctx, nil, nil)
 	if err != nil {
+		c.keepFailure(err)
 		return c.reportNoSpec(err)
 	}
-	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
+	none, err := c.noGPU(ctx, e, h, justPlan)
+	if err != nil {
+		c.keepMetrics(h, converge.Status{}, err)
+	}
+	if none || err != nil {
 		return err
 	}
 	if c.broken != nil {
