@@ -91,9 +91,13 @@ func metrics(s converge.Status, failed error, now time.Time) string {
 	needsReboot := s.Reboot != "" || slices.ContainsFunc(s.Changes, reboots)
 	gauge("reboot_needed", "Whether a change waits for a reboot.", truth(needsReboot))
 	gauge("held", "Whether an undo holds unattended applies.", truth(s.Held != ""))
-	gauge("unfinished", "Whether a run was cut short.", truth(s.Unfinished != ""))
-	if len(s.Runs) > 0 {
-		last := s.Runs[len(s.Runs)-1]
+	wasCut := s.Unfinished != "" && !s.InProgress
+	gauge("unfinished", "Whether a run was cut short.", truth(wasCut))
+
+	isAtWork := func(r converge.Run) bool { return s.InProgress && r.ID == s.Unfinished }
+	ended := slices.DeleteFunc(slices.Clone(s.Runs), isAtWork)
+	if len(ended) > 0 {
+		last := ended[len(ended)-1]
 		began := number(last.Time.Unix())
 		gauge("last_run_timestamp_seconds", "When the last run that changed something began.", began)
 		gauge("last_run_ok", "Whether that run ended well.", truth(last.Result == "ok"))

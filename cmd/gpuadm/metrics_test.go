@@ -64,6 +64,12 @@ func TestMetrics(t *testing.T) {
 	s.Deferred = 0
 	check.Has(t, metrics(s, nil, now), "gpuadm_reboot_needed 1\n", "a run has asked for a reboot:")
 
+	s.Runs = append(s.Runs, converge.Run{ID: "now", Time: now})
+	s.Unfinished = "now"
+	check.Says(t, metrics(s, nil, now), "gpuadm_unfinished 1\n", "gpuadm_last_run_ok 0\n")
+	s.InProgress = true
+	check.Says(t, metrics(s, nil, now), "gpuadm_unfinished 0\n", "gpuadm_last_run_ok 1\n")
+
 	blind := metrics(converge.Status{}, errors.New("cannot read node.toml"), now)
 	isFine := strings.Contains(blind, "gpuadm_converged") || !strings.Contains(blind, "gpuadm_report_ok 0\n")
 	check.That(t, !isFine, "blind:\n%s", blind)
@@ -92,7 +98,7 @@ func wellFormed(t *testing.T, text string) {
 }
 
 // TestMetricsAreNotStale: a report that cannot look at the machine, or has no spec, leaves no
-// earlier metrics that say that the node is converged.
+// earlier metrics that say that the node is converged; and a run at work is none that was cut short.
 func TestMetricsAreNotStale(t *testing.T) {
 	const folder = "/run/gpuadm-metrics"
 	report := func(h host.Host, want int) string {
@@ -128,4 +134,13 @@ func TestMetricsAreNotStale(t *testing.T) {
 	n = applied()
 	fails := map[string]error{"/sys/bus/pci/devices": syscall.EIO}
 	isBlind(report(unreadable{n, fails}, exitAgain), "the PCI bus cannot be read")
+
+	n = applied()
+	journal := string(must.Get(n.ReadFile(converge.Home + "/journal.jsonl"))(t))
+	at := strings.LastIndex(strings.TrimSpace(journal), "\n")
+	plantFile(t, n, converge.Home+"/journal.jsonl", journal[:at+1])
+	check.Has(t, report(n, 0), "gpuadm_unfinished 1\n", "a cut run:")
+	unlock := must.Get(n.Lock())(t)
+	defer unlock()
+	check.Has(t, report(n, 0), "gpuadm_unfinished 0\n", "a run at work:")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/agent"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -162,6 +163,7 @@ func (c *common) reportDrift(ctx context.Context) error {
 	if s.State != "" { // a plan was made: it counts what could not be looked at
 		unseen = nil
 	}
+	s.InProgress = s.Unfinished != "" && agent.AtWork(h)
 	c.keepMetrics(h, s, unseen)
 	return err
 }
