@@ -138,6 +138,9 @@ func TestLooks(t *testing.T) {
 	v.beat(began.Add(16 * time.Second))
 	check.Equal(t, piped.String(), "             … looks at the machine   15s\n", "after 16 seconds:")
 	v.close()
+	v.beat(began.Add(time.Hour)) // the clock's last tick comes with the end
+	check.Has(t, piped.String(), "15s\n", "a pipe has")
+	check.That(t, !strings.Contains(piped.String(), "1h0m0s"), "after the end: %s", &piped)
 
 	screen, shown := atTerminal(t, 80)
 	v = voiceOn(screen)

@@ -145,6 +145,7 @@ func (v *textVoice) close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.making = nil
+	v.idle = 0 // a last beat may come now
 	v.wipe()
 	v.flush()
 	v.silence.resume()
