@@ -172,3 +172,30 @@ func TestPulseOfASimulation(t *testing.T) {
 	p.beat(time.Now().Add(time.Hour))
 	check.Equal(t, shown, "1h0m0s", "after an hour it says")
 }
+
+// TestLiveLineIsOneLine: what a program prints does not make the live line longer than the terminal
+// is wide: gpuadm could not erase it.
+func TestLiveLineIsOneLine(t *testing.T) {
+	screen, shown := atTerminal(t, 80)
+	v := voiceOn(screen)
+	now := v.heard
+	v.tell(converge.Event{
+		What:  converge.Making,
+		Stage: "packages",
+		Line: &converge.Line{Change: converge.Change{Ref: converge.Ref{
+			Kind: "package",
+			Name: "a",
+		}}},
+	})
+	for _, says := range []string{"a\tb\tc\td", strings.Repeat("\x1b[1mword\x1b[0m ", 4)} {
+		now = now.Add(time.Minute)
+		v.follow("", says)
+		v.beat(now)
+	}
+	v.close()
+
+	for line := range strings.Lines(painted.ReplaceAllString(shown(), "")) {
+		isOne := utf8.RuneCountInString(line) <= 80 && !strings.Contains(line, "\t")
+		check.That(t, isOne && (strings.Contains(line, "…") || line == "\n"), "a live line: %q", line)
+	}
+}

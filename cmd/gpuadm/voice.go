@@ -111,6 +111,9 @@ func (v *textVoice) progress(stage, change, took, says string) {
 
 	const before = 23 // columns: the stage, the blanks around the times, and a cut last word
 	width := v.width(v.stderr)
+	change = v.inOneLine(change)
+	says = v.inOneLine(says)
+
 	if v.live && took != "" {
 		change = clip(change, width-before-len(took))
 	}
@@ -122,6 +125,12 @@ func (v *textVoice) progress(stage, change, took, says string) {
 	v.wipe()
 	printf(v.stderr, "%s", clip(line, width))
 	v.shown = true
+}
+
+// inOneLine is a text as it is printed, before it is clipped: escapes make it longer, and a tab is
+// wider than a letter.
+func (v *textVoice) inOneLine(text string) string {
+	return strings.ReplaceAll(safe(v.stderr, text), "\t", " ")
 }
 
 // flush prints the deferred changes of a stage.
