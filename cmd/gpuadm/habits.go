@@ -197,6 +197,9 @@ func (e env) habitual(root *cobra.Command, args []string) (counts []string, err 
 	}
 
 	isFile := func(word string) bool {
+		if e.stat == nil {
+			return false
+		}
 		_, err := e.stat(word)
 		return err == nil
 	}

@@ -214,3 +214,12 @@ func TestHangupIsIgnored(t *testing.T) {
 	defer done()
 	check.That(t, ignored(), "a run ends with its terminal")
 }
+
+// TestSSHHabits: the other machine reads no file of the operator's to tell a file from a habit.
+func TestSSHHabits(t *testing.T) {
+	var out bytes.Buffer
+	e := envOn(nil, &out)
+	e.stat = nil
+	code := run(t.Context(), e, []string{"config", "validate"})
+	check.That(t, code == exitUsage, "exit code %d: %s", code, &out)
+}
