@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/remote"
 	"github.com/gpuadm/gpuadm/internal/trouble"
@@ -175,7 +176,11 @@ func notThere(root *cobra.Command, args []string) error {
 
 	if like := nearest.Of(own[0], verbs); like != "" {
 		own[0] = like
-		t.Try = []string{"gpuadm ssh HOST -- " + strings.Join(own, " ") + "    runs it as root"}
+		line := "gpuadm ssh HOST --"
+		for _, word := range own {
+			line += " " + host.ShellWord(word)
+		}
+		t.Try = []string{line + "    runs it as root"}
 	}
 	return usage{t}
 }

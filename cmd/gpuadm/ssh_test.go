@@ -215,6 +215,22 @@ func TestHangupIsIgnored(t *testing.T) {
 	check.That(t, ignored(), "a run ends with its terminal")
 }
 
+// TestSSHRequest: what is printed about a command line for another machine can be typed.
+func TestSSHRequest(t *testing.T) {
+	of := func(words ...string) (remote.Request, error) {
+		c := &common{env: envOn(nil, io.Discard), output: "json"}
+		return c.request(words)
+	}
+
+	for line, try := range map[string]string{
+		"sudo gpuadm plan a;b": "gpuadm ssh HOST -- plan 'a;b'    runs it as root",
+	} {
+		_, err := of(strings.Fields(line)...)
+		must.That(t, errors.As(err, &usage{}), "%s: %v", line, err)
+		check.List(t, failureOf(err).Try, []string{try}, "%s:", line)
+	}
+}
+
 // TestSSHHabits: the other machine reads no file of the operator's to tell a file from a habit.
 func TestSSHHabits(t *testing.T) {
 	var out bytes.Buffer
