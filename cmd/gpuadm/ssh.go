@@ -129,8 +129,9 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 	if _, err := c.habitual(root, args); err != nil {
 		return r, err
 	}
+	verb.InitDefaultHelpFlag() // else pflag takes --help for a mistake
 	if err := verb.ParseFlags(rest); err != nil {
-		return r, usage{err}
+		return r, wrongFlag(verb, err)
 	}
 
 	r = remote.Request{

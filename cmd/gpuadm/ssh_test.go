@@ -215,14 +215,19 @@ func TestHangupIsIgnored(t *testing.T) {
 	check.That(t, ignored(), "a run ends with its terminal")
 }
 
-// TestSSHRequest: what is printed about a command line for another machine can be typed.
+// TestSSHRequest: a command line for another machine is read as it is read here: help is no
+// mistake, and a wrong flag is named with the right one. What is printed can be typed.
 func TestSSHRequest(t *testing.T) {
 	of := func(words ...string) (remote.Request, error) {
 		c := &common{env: envOn(nil, io.Discard), output: "json"}
 		return c.request(words)
 	}
 
+	_, err := of("plan", "--help")
+	check.That(t, err == nil, "help: %v", err)
+
 	for line, try := range map[string]string{
+		"plan --exit-cod":      "gpuadm plan --exit-code",
 		"sudo gpuadm plan a;b": "gpuadm ssh HOST -- plan 'a;b'    runs it as root",
 	} {
 		_, err := of(strings.Fields(line)...)
