@@ -134,6 +134,16 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 		return r, wrongFlag(verb, err)
 	}
 
+	output := lookup(verb, "output")
+	_, isFile := output.Annotations[noVariable]
+	printsArchive := verb.Name() == "bundle" && output.Value.String() == "-"
+	if printsArchive {
+		return r, usage{&trouble.Error{
+			What: "cannot run bundle -o - over gpuadm ssh: it passes on lines of text, and an archive is none",
+			Try:  []string{"ssh HOST sudo gpuadm bundle -o - >bundle.tar.gz"},
+		}}
+	}
+
 	r = remote.Request{
 		Args:     args,
 		Files:    map[string][]byte{},
@@ -147,7 +157,7 @@ func (c *common) request(args []string) (r remote.Request, err error) {
 		}
 	}
 
-	if c.output == "json" {
+	if c.output == "json" && !isFile {
 		r.Args = append([]string{"-o", "json"}, r.Args...)
 	}
 	return r, nil

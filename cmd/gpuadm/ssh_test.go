@@ -216,7 +216,8 @@ func TestHangupIsIgnored(t *testing.T) {
 }
 
 // TestSSHRequest: a command line for another machine is read as it is read here: help is no
-// mistake, and a wrong flag is named with the right one. What is printed can be typed.
+// mistake, a wrong flag is named with the right one, and -o json goes only to a verb whose -o is the
+// form. The bytes of a bundle do not pass through lines of text. What is printed can be typed.
 func TestSSHRequest(t *testing.T) {
 	of := func(words ...string) (remote.Request, error) {
 		c := &common{env: envOn(nil, io.Discard), output: "json"}
@@ -226,9 +227,20 @@ func TestSSHRequest(t *testing.T) {
 	_, err := of("plan", "--help")
 	check.That(t, err == nil, "help: %v", err)
 
+	r, err := of("status", "-q")
+	check.That(t, err == nil, "status: %v", err)
+	check.List(t, r.Args, []string{"-o", "json", "status", "-q"}, "status:")
+	r, err = of("bundle")
+	check.That(t, err == nil, "bundle: %v", err)
+	check.List(t, r.Args, []string{"bundle"}, "bundle:")
+	_, err = of("mirror", "-o", "-") // a folder of this name
+	check.That(t, err == nil, "mirror: %v", err)
+
 	for line, try := range map[string]string{
-		"plan --exit-cod":      "gpuadm plan --exit-code",
-		"sudo gpuadm plan a;b": "gpuadm ssh HOST -- plan 'a;b'    runs it as root",
+		"plan --exit-cod":       "gpuadm plan --exit-code",
+		"bundle -o -":           "ssh HOST sudo gpuadm bundle -o - >bundle.tar.gz",
+		"sudo gpuadm plan a;b":  "gpuadm ssh HOST -- plan 'a;b'    runs it as root",
+		"bundle --output=- -q ": "ssh HOST sudo gpuadm bundle -o - >bundle.tar.gz",
 	} {
 		_, err := of(strings.Fields(line)...)
 		must.That(t, errors.As(err, &usage{}), "%s: %v", line, err)
