@@ -28,7 +28,12 @@ type undoFlags struct {
 // typed returns the flags for the runs of this plan, by id: when the operator types them, another
 // run may be the last.
 func (u undoFlags) typed(p converge.UndoPlan) string {
-	line := converge.UndoOf(cmp.Or(u.to, p.Runs[0]), u.leave)
+	return u.line(cmp.Or(u.to, p.Runs[0]))
+}
+
+// line returns an undo to a run with what the operator leaves and allows; "" is the last run.
+func (u undoFlags) line(to string) string {
+	line := converge.UndoOf(to, u.leave)
 	for _, what := range u.allow {
 		line += " --allow " + what
 	}
@@ -82,7 +87,7 @@ func (c *common) runUndo(ctx context.Context, u undoFlags) error {
 		return err
 	}
 	if u.to == "" && !u.yes {
-		u.to, err = c.whichRun(ctx, e, h, u.leave)
+		u.to, err = c.whichRun(ctx, e, h, u)
 		if err != nil {
 			return err
 		}
@@ -122,19 +127,20 @@ func (c *common) openToUndo(ctx context.Context, u undoFlags) (h host.Host, done
 // whichRun returns the run that an undo without --to reverts, after the operator has confirmed it.
 // Without a terminal no operator can: a script says --yes, or which run it means.
 func (c *common) whichRun(
-	ctx context.Context, e *converge.Engine, h host.Host, leave []string,
+	ctx context.Context, e *converge.Engine, h host.Host, u undoFlags,
 ) (to string, err error) {
-	p, err := e.PlanUndo(ctx, h, "", leave)
+	p, err := e.PlanUndo(ctx, h, "", u.leave)
 	if err != nil || len(p.Runs) == 0 || p.Continues {
 		return "", err
 	}
+	dryRun := c.typed(u.line("")+" --dry-run") + "    lists what undo would revert"
 	if !c.asks() {
 		return "", usage{&trouble.Error{
 			What:   "cannot undo: this is not a terminal, so gpuadm cannot ask whether to undo run " + p.Runs[0],
 			Undone: []string{trouble.NothingTouched},
 			Try: []string{
-				c.typed("undo --yes"),
-				c.typed("undo --dry-run") + "    lists what undo would revert",
+				c.typed(u.line("") + " --yes"),
+				dryRun,
 			},
 		}}
 	}
@@ -148,7 +154,7 @@ func (c *common) whichRun(
 		return "", &trouble.Error{
 			What:   "cannot undo: the answer was not yes",
 			Undone: []string{trouble.NothingTouched},
-			Try:    []string{c.typed("undo --dry-run") + "    lists what undo would revert"},
+			Try:    []string{dryRun},
 		}
 	}
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/commands"
+	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -67,4 +68,14 @@ func TestUndoAsks(t *testing.T) {
 			t.Errorf("%s, typed %q: exit code %d, undone %v, shown:\n%s", tt.args, tt.types, code, tree(n) == first, shown)
 		}
 	}
+}
+
+// TestUndoHintKeepsFlags: what gpuadm names to type in place of an undo that cannot ask does the
+// same undo: it leaves what the operator leaves.
+func TestUndoHintKeepsFlags(t *testing.T) {
+	n := appliedNode(t)
+	const flags = "undo --leave /etc/containerd/conf.d/99-nvidia.toml --allow restart-runtime"
+	said := ends(t, n, exitUsage, strings.Fields(flags)...)
+	check.Has(t, said, flags+" --yes\n", "the hint")
+	check.Has(t, said, flags+" --dry-run ", "the hint")
 }
