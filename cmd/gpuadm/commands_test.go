@@ -146,3 +146,11 @@ func calls(n *ast.CallExpr) string {
 	}
 	return text
 }
+
+// TestModelsAreQuoted: --gpu takes a model's name with blanks, and what gpuadm says to type has it
+// so.
+func TestModelsAreQuoted(t *testing.T) {
+	err := enoughModels([]string{"H100 80GB"}, 2)
+	must.That(t, err != nil, "no error")
+	check.Has(t, failureOf(err).Try[0], "--gpu 'H100 80GB' --gpu 'H100 80GB'", "the advice")
+}

@@ -77,7 +77,7 @@ func enoughModels(models []string, needs int) error {
 		return nil
 	}
 
-	all := strings.Repeat("--gpu "+models[0]+" ", min(needs, 16))
+	all := strings.Repeat("--gpu "+host.ShellWord(models[0])+" ", min(needs, 16))
 	return &trouble.Error{
 		What: fmt.Sprintf("cannot partition GPU %d: --gpu is there for %d, and GPUs are counted from 0", needs-1, len(models)),
 		Try:  []string{"write --gpu once for each GPU: " + strings.TrimSpace(all)},
