@@ -3,6 +3,7 @@
 package kubelet
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -76,7 +78,7 @@ func refusedSwap(v host.View, k facts.Kubelet) ([]Refusal, error) {
 	}
 	lines := strings.Split(string(table), "\n")
 	inUse := len(lines) > 1 && lines[1] != ""
-	if !inUse || lastOf(k, failSwapOn()) == "false" {
+	if !inUse || isFalse(lastOf(k, failSwapOn())) {
 		return nil, nil
 	}
 
@@ -146,32 +148,47 @@ func stat(v host.View, name string) error {
 	return err
 }
 
-// The value of a key or a flag, and the policy in a state file. Kubelet exits if a state file has
+// The value of a key or a flag, and the policy in a state file. A key begins a line of YAML, or has
+// quotes in JSON; a # begins a comment in an environment file. Kubelet exits if a state file has
 // another policy than its configuration, or if swap is on: state_checkpoint.go in
 // pkg/kubelet/cm/cpumanager/state and memorymanager/state of
 // https://github.com/kubernetes/kubernetes;
 // https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/.
 var (
-	failSwapOn   = pattern.Of(`(?m)(?:^[\s{]*"?failSwapOn"?\s*:\s*|--fail-swap-on[= ])"?(\w+)`)
-	cpuPolicy    = pattern.Of(`(?m)(?:^[\s{]*"?cpuManagerPolicy"?\s*:\s*|--cpu-manager-policy[= ])"?(\w+)`)
-	memoryPolicy = pattern.Of(`(?m)(?:^[\s{]*"?memoryManagerPolicy"?\s*:\s*|--memory-manager-policy[= ])"?(\w+)`)
-	failCgroupV1 = pattern.Of(`(?m)^[\s{]*"?failCgroupV1"?\s*:\s*"?(\w+)`)
+	failSwapOn   = pattern.Of(`(?m)(?:^[\s{]*"?failSwapOn"?|[{,]\s*"failSwapOn")\s*:\s*"?(\w+)|^[^#\n]*--fail-swap-on[=\s]"?(\w+)`)
+	cpuPolicy    = pattern.Of(`(?m)(?:^[\s{]*"?cpuManagerPolicy"?|[{,]\s*"cpuManagerPolicy")\s*:\s*"?(\w+)|^[^#\n]*--cpu-manager-policy[=\s]"?(\w+)`)
+	memoryPolicy = pattern.Of(`(?m)(?:^[\s{]*"?memoryManagerPolicy"?|[{,]\s*"memoryManagerPolicy")\s*:\s*"?(\w+)|^[^#\n]*--memory-manager-policy[=\s]"?(\w+)`)
+	failCgroupV1 = pattern.Of(`(?m)(?:^[\s{]*"?failCgroupV1"?|[{,]\s*"failCgroupV1")\s*:\s*"?(\w+)`)
 	policyName   = pattern.Of(`"policyName":"(\w+)"`)
 )
 
 // Cgroup1 says whether kubelet ends at its start for the machine's cgroups of version 1.
 func Cgroup1(f facts.Facts) bool {
-	return f.Cgroup == 1 && refusesCgroup1(f.Kubelet.Version) && lastOf(f.Kubelet, failCgroupV1()) != "false"
+	return f.Cgroup == 1 && refusesCgroup1(f.Kubelet.Version) && !isFalse(lastOf(f.Kubelet, failCgroupV1()))
 }
 
-// lastOf returns the value in the last of kubelet's files that has one; "" if none has.
+// lastOf returns the value on kubelet's command line, which wins over all files, or else the value
+// in the last of kubelet's files that has one; "" if none has.
 func lastOf(k facts.Kubelet, key *regexp.Regexp) (value string) {
+	var texts [][]byte
 	for _, f := range k.Files {
-		if found := key.FindSubmatch(f.Data); found != nil {
-			value = string(found[1])
+		texts = append(texts, f.Data)
+	}
+	commandLine := strings.Join(k.Args, "\n")
+	texts = append(texts, []byte(commandLine))
+
+	for _, text := range texts {
+		for _, found := range key.FindAllSubmatch(text, -1) {
+			value = string(bytes.Join(found[1:], nil)) // one of the groups has matched
 		}
 	}
 	return value
+}
+
+// isFalse says whether kubelet reads a value as false.
+func isFalse(value string) bool {
+	is, err := strconv.ParseBool(value)
+	return err == nil && !is
 }
 
 // canRestart says why kubelet would not work after a restart: it looks for what kubelet refuses,
