@@ -82,8 +82,10 @@ func cgroupDriver(e facts.Engine) string {
 	return driver
 }
 
-// crioCgroupDriver returns the cgroup driver in CRI-O's configuration.
+// crioCgroupDriver returns the cgroup driver in CRI-O's configuration: the last file that names one
+// wins. Source: crio.conf.d(5), "Configuration precedence".
 func crioCgroupDriver(e facts.Engine) string {
+	driver := "systemd" // CRI-O's default
 	for _, file := range e.Files {
 		var config struct {
 			Crio struct {
@@ -93,11 +95,12 @@ func crioCgroupDriver(e facts.Engine) string {
 			}
 		}
 		err := toml.Unmarshal(file.Data, &config)
-		if err == nil && config.Crio.Runtime.CgroupManager == "cgroupfs" {
-			return "cgroupfs"
+		if err == nil && config.Crio.Runtime.CgroupManager != "" {
+			driver = config.Crio.Runtime.CgroupManager
 		}
 	}
-	return "systemd" // CRI-O's default
+
+	return driver
 }
 
 // valueAt returns a value in nested tables, nil if there is none.
