@@ -76,7 +76,11 @@ func primaryKeys(keyring []byte) []primaryKey {
 
 		switch {
 		case tag == publicKey: // version, 4 bytes of time, algorithm, bits
-			f, _ := fingerprint(body)
+			var f string
+			f, err = fingerprint(body)
+			if err != nil {
+				continue
+			}
 			id, _ = hex.DecodeString(f[24:])
 			isRSA := body[5] == 1
 			short := isRSA && length(body[6:8]) < 2048
