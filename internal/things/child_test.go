@@ -8,11 +8,13 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -101,4 +103,40 @@ func TestChildIsJudged(t *testing.T) {
 	err := daemon.Make(t.Context(), h, things.UpToDate)
 	check.That(t, err != nil && strings.Contains(err.Error(), refused.Error()), "%v", err)
 	check.That(t, h.restarts == nil, "restarted: %q", h.restarts)
+}
+
+// deadChild is a machine on which the unit's program does not start the daemon again.
+type deadChild struct{ *supervised }
+
+func (deadChild) SetUnit(context.Context, string, host.UnitChange) error { return nil }
+
+// TestChildStaysAway: the error of a daemon that does not come back names a command for the unit
+// that was restarted. A run that was ended meanwhile says so.
+func TestChildStaysAway(t *testing.T) {
+	old := map[string]host.Info{
+		childSocket: {Ctime: time.Unix(1060, 0)},
+		childFile:   {Ctime: time.Unix(2000, 0), Mtime: time.Unix(2000, 0)},
+		"/etc/x.d":  {},
+	}
+	daemon := things.NewChild("x.service", childSocket, []string{childFile}, nil, nil)
+	k0s := things.NewSupervised(childSocket, []string{childFile}, nil)
+	h := deadChild{&supervised{infos: old}}
+
+	synctest.Test(t, func(t *testing.T) {
+		for command, d := range map[string]converge.Thing{
+			"journalctl -u x.service":  daemon,
+			"systemctl restart 'k0s*'": k0s,
+		} {
+			err := d.Make(t.Context(), h, things.UpToDate)
+			var late *trouble.Error
+			must.That(t, errors.As(err, &late), "%v", err)
+			check.Has(t, err.Error(), "within 1m0s", "%s", command)
+			check.Equal(t, strings.Join(late.Try, "\n"), command, "the fix")
+		}
+	})
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(converge.ErrStopped)
+	err := daemon.Make(ctx, h, things.UpToDate)
+	check.That(t, errors.Is(err, converge.ErrStopped), "%v", err)
 }

@@ -289,9 +289,12 @@ func Verdict(ctx context.Context, v host.View, u host.Unit, unit string, judge P
 // https://github.com/k0sproject/k0s.
 const startPatience = time.Minute
 
+// errStillAway is the cause that ends the wait for a daemon.
+var errStillAway = errors.New("its supervisor has not started it again")
+
 // await waits for the supervisor to start the daemon, and for the daemon to serve again.
 func (r restart) await(ctx context.Context, h host.Host) error {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errStillAway)
 	defer cancel()
 
 	for {
@@ -303,11 +306,24 @@ func (r restart) await(ctx context.Context, h host.Host) error {
 			return r.ready(ctx, h, r.unit, r.files)
 		}
 		if host.Pause(ctx, 100*time.Millisecond) != nil {
-			return &trouble.Error{
-				What: fmt.Sprintf("cannot wait for the daemon at %s: its supervisor has not started it again within %v", r.socket, startPatience),
-				Try:  []string{"systemctl restart 'k0s*'"},
-			}
+			return r.stillAway(context.Cause(ctx))
 		}
+	}
+}
+
+// stillAway says that the daemon did not come back in time, or why the run did not wait so long.
+func (r restart) stillAway(cause error) error {
+	if !errors.Is(cause, errStillAway) {
+		return cause
+	}
+
+	try := "systemctl restart 'k0s*'" // the only supervisor without a unit of the daemon's
+	if r.unit != "" {
+		try = "journalctl -u " + r.unit
+	}
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot wait for the daemon at %s: its supervisor has not started it again within %v", r.socket, startPatience),
+		Try:  []string{try},
 	}
 }
 
