@@ -183,6 +183,17 @@ func TestInitramfs(t *testing.T) {
 	}
 }
 
+// TestInitramfsUnread: without the files that say what is in an image, the image is not known to
+// need no settings.
+func TestInitramfsUnread(t *testing.T) {
+	const config = "/etc/dracut.conf.d/x.conf"
+	archive := "-- boot/initrd.img-6.8.0 --\n-- " + config[1:] + " --\nadd_drivers+=\" nvidia \"\n"
+	n, _ := builder(t, archive, nil)
+	thing := kmod.NewInitramfs("6.8.0", []string{modprobeFile})
+	state, err := thing.Look(t.Context(), unreadable{n, config})
+	check.That(t, errors.Is(err, syscall.EIO), "without %s: %q, %v", config, state, err)
+}
+
 // TestDKMSBeside: a module that is built against the driver's is removed and rebuilt, by as many
 // compilers as there is memory for; a module that fits stays, and a missing one is not built.
 func TestDKMSBeside(t *testing.T) {

@@ -135,8 +135,13 @@ func (i initramfs) needsSettings(v host.View) (bool, error) {
 		}
 	}
 
-	includes := func(name string) bool { return includesNvidia(contents(v, name)) }
-	return slices.ContainsFunc(files, includes), nil
+	for _, name := range files {
+		config, err := mayContain(v, name)
+		if err != nil || includesNvidia(config) {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // includesNvidia reports whether a configuration of an image includes NVIDIA's modules.

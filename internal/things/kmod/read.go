@@ -17,6 +17,15 @@ func contents(v host.View, name string) []byte {
 	return b
 }
 
+// mayContain reads a file that need not exist: nil where it does not.
+func mayContain(v host.View, name string) ([]byte, error) {
+	data, err := v.ReadFile(name)
+	if host.NotExist(err) {
+		return nil, nil
+	}
+	return data, err
+}
+
 // oneLine reads a file of the kernel's, without spaces at both ends; "" if it cannot be read.
 func oneLine(v host.View, name string) string {
 	return strings.TrimSpace(string(contents(v, name)))
