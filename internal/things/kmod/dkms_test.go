@@ -194,6 +194,22 @@ func TestInitramfsUnread(t *testing.T) {
 	check.That(t, errors.Is(err, syscall.EIO), "without %s: %q, %v", config, state, err)
 }
 
+// TestInitramfsOfAPackage: dracut also reads the folder of packages, except a file that one of the
+// same name in /etc replaces.
+func TestInitramfsOfAPackage(t *testing.T) {
+	const image = "-- boot/initramfs-6.8.0.img ctime=2026-01-01T12:00:00Z --\n" +
+		"-- etc/modprobe.d/gpuadm.conf ctime=2026-01-01T13:00:00Z --\n"
+	const ofPackage = "-- usr/lib/dracut/dracut.conf.d/99-nvidia.conf --\nforce_drivers+=\" nvidia \"\n"
+	for archive, want := range map[string]converge.State{
+		image + ofPackage: "older than the settings that it contains",
+		image + ofPackage + "-- etc/dracut.conf.d/99-nvidia.conf --\n": "silent",
+	} {
+		n, _ := builder(t, archive, nil)
+		state := must.Get(kmod.NewInitramfs("6.8.0", []string{modprobeFile}).Look(t.Context(), n))(t)
+		check.Equal(t, state, want, "with %q", archive)
+	}
+}
+
 // TestDKMSBeside: a module that is built against the driver's is removed and rebuilt, by as many
 // compilers as there is memory for; a module that fits stays, and a missing one is not built.
 func TestDKMSBeside(t *testing.T) {

@@ -120,8 +120,10 @@ func (i initramfs) needsSettings(v host.View) (bool, error) {
 	}
 
 	files := []string{"/etc/initramfs-tools/modules", "/etc/dracut.conf"}
+	const ofPackages = "/usr/lib/dracut/dracut.conf.d"
 	folders := []string{
 		"/etc/dracut.conf.d",
+		ofPackages,
 		"/etc/initramfs-tools/conf.d",
 		"/usr/share/initramfs-tools/modules.d",
 	}
@@ -131,7 +133,11 @@ func (i initramfs) needsSettings(v host.View) (bool, error) {
 			return false, err
 		}
 		for _, name := range names {
-			files = append(files, path.Join(folder, name))
+			// A file in /etc replaces a package's of the same name: dracut.conf(5).
+			isReplaced := folder == ofPackages && slices.Contains(files, "/etc/dracut.conf.d/"+name)
+			if !isReplaced {
+				files = append(files, path.Join(folder, name))
+			}
 		}
 	}
 
