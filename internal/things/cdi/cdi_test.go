@@ -97,6 +97,16 @@ func TestUnusableCDI(t *testing.T) {
 	check.List(t, cdi.ReadOtherSpecs(own, "1.0.0").Notes(own), nil, "the toolkit's own, for a newer engine:")
 }
 
+// TestUnusedSpecConflictsWithNone: engines leave out a spec of a newer version, so it takes no device
+// away from another spec in its folder.
+func TestUnusedSpecConflictsWithNone(t *testing.T) {
+	good := strings.Replace(unfinished, "nvidia.com/gpu", "example.com/net", 1)
+	newer := strings.Replace(good, "0.5.0", "9.0.0", 1)
+	n := withSpec(t, cdiNode+"-- etc/cdi/b.yaml --\n"+good, "etc/cdi/a.yaml", newer)
+	want := []string{"/etc/cdi/a.yaml: it says cdiVersion 9.0.0, which engines of today do not read"}
+	check.List(t, cdi.ReadOtherSpecs(n, "").Notes(n), want, "notes")
+}
+
 // A spec with device numbers, as the toolkit writes them from 1.19 on, has to have those of /dev:
 // in the toolkit's own spec and in another's.
 func TestDeviceNumbers(t *testing.T) {

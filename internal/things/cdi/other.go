@@ -175,9 +175,13 @@ func (o OtherSpecs) Foreign(v host.View) []ForeignSpec {
 }
 
 // problemOf is the problem of f, or else a device that another file in its folder names too, or
-// else a missing file. It adds f's devices to named.
+// else a missing file. It adds f's devices to named if engines use f.
 func problemOf(v host.View, f ForeignSpec, s lib.Spec, named map[string]string) string {
-	problem := f.Problem
+	if f.Problem != "" { // engines leave the whole file out
+		return f.Problem
+	}
+
+	problem := ""
 	for _, d := range s.Devices {
 		device := s.Kind + "=" + d.Name
 		key := path.Dir(f.File) + " " + device
