@@ -45,7 +45,10 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 
 	var because []string
 	if engineErr != nil { // containers outlive an engine that was stopped
-		pods = podFolders(v, f.Kubelet)
+		pods, err = podFolders(v, f.Kubelet)
+		if err != nil {
+			return err
+		}
 		const text = "the container engine does not answer at %s: %s"
 		because = append(because, fmt.Sprintf(text, socket, trouble.OneLine(engineErr.Error())))
 	}
@@ -72,12 +75,15 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 }
 
 // podFolders names the pods for which kubelet has a folder.
-func podFolders(v host.View, k facts.Kubelet) []string {
-	uids, _ := v.ReadDir(path.Join(k.Folder(), "pods")) // no folder, no pods
-	for i, uid := range uids {
-		uids[i] = "the pod with UID " + uid
+func podFolders(v host.View, k facts.Kubelet) (pods []string, err error) {
+	uids, err := v.ReadDir(path.Join(k.Folder(), "pods"))
+	if err != nil && !host.NotExist(err) { // no folder, no pods
+		return nil, err
 	}
-	return uids
+	for _, uid := range uids {
+		pods = append(pods, "the pod with UID "+uid)
+	}
+	return pods, nil
 }
 
 // kubeletsSocket returns the engine's socket in the configuration that gpuadm wrote for kubelet, ""

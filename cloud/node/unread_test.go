@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// unreadable is a machine with a file or a folder that cannot be looked at.
+type unreadable struct {
+	host.Host
+	name string
+}
+
+func (u unreadable) Stat(name string) (host.Info, error) {
+	if name == u.name {
+		return host.Info{}, u.failed("look at")
+	}
+	return u.Host.Stat(name)
+}
+
+func (u unreadable) ReadDir(name string) ([]string, error) {
+	if name == u.name {
+		return nil, u.failed("read")
+	}
+	return u.Host.ReadDir(name)
+}
+
+func (u unreadable) failed(verb string) error {
+	return &host.FileError{
+		Verb:  verb,
+		Path:  u.name,
+		Cause: syscall.EIO,
+	}
+}
+
+// TestPodsUnread: without an answer of the container engine, and without kubelet's folders of pods,
+// nothing says that no pod runs, so the machine stays in its cluster.
+func TestPodsUnread(t *testing.T) {
+	n := must.Get(simhost.New(nil))(t)
+	check.OK(t, RefuseWhilePodsRun(t.Context(), n))
+	err := RefuseWhilePodsRun(t.Context(), unreadable{n, "/var/lib/kubelet/pods"})
+	check.That(t, errors.Is(err, syscall.EIO), "%v", err)
+}
