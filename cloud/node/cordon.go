@@ -43,8 +43,11 @@ func (s *Session) cordon(ctx context.Context, h host.Host, id identity) error {
 // the API server only if gpuadm may have cordoned. If sp is nil it reads the machine's spec.
 func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) error {
 	_, err := h.Stat(mayBeCordoned)
-	if err != nil || !h.Live() {
+	if host.NotExist(err) || !h.Live() {
 		return nil
+	}
+	if err != nil {
+		return err
 	}
 	f, err := facts.Gather(ctx, h, facts.Needs{})
 	if err != nil {

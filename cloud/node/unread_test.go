@@ -49,3 +49,13 @@ func TestPodsUnread(t *testing.T) {
 	err := RefuseWhilePodsRun(t.Context(), unreadable{n, "/var/lib/kubelet/pods"})
 	check.That(t, errors.Is(err, syscall.EIO), "%v", err)
 }
+
+// TestCordonUnread: a cordon of gpuadm's own that cannot be ruled out is an error, since the Node
+// would stay cordoned.
+func TestCordonUnread(t *testing.T) {
+	n := must.Get(simhost.New(nil))(t)
+	s := new(Session)
+	check.OK(t, s.Uncordon(t.Context(), n, nil))
+	err := s.Uncordon(t.Context(), unreadable{n, mayBeCordoned}, nil)
+	check.That(t, errors.Is(err, syscall.EIO), "%v", err)
+}
