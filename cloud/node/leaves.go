@@ -101,7 +101,8 @@ func (s *Session) askAccount(ctx context.Context, v host.View, id identity) stri
 	if account == "" {
 		return "no account here may change it"
 	}
-	if !exists(v, account) {
+	_, err := v.Stat(account)
+	if host.NotExist(err) {
 		return "its account's kubeconfig " + account + " is gone"
 	}
 	client, err := s.clients.Ask(v, id.from(account))
@@ -118,10 +119,4 @@ func (s *Session) askAccount(ctx context.Context, v host.View, id identity) stri
 	}
 
 	return ""
-}
-
-// exists reports whether a file is there.
-func exists(v host.View, name string) bool {
-	_, err := v.Stat(name)
-	return err == nil
 }

@@ -4,6 +4,7 @@ package node
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -58,4 +59,12 @@ func TestCordonUnread(t *testing.T) {
 	check.OK(t, s.Uncordon(t.Context(), n, nil))
 	err := s.Uncordon(t.Context(), unreadable{n, mayBeCordoned}, nil)
 	check.That(t, errors.Is(err, syscall.EIO), "%v", err)
+}
+
+// TestAccountUnread: an account's kubeconfig that cannot be looked at is not gone.
+func TestAccountUnread(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	id := *a.accountIdentity()
+	why := a.shared.askAccount(a.ctx, unreadable{a.Node, apiAccount}, id)
+	check.That(t, !strings.Contains(why, "is gone"), "undo leaves parts of the Node: %s", why)
 }
