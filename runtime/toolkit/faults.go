@@ -92,7 +92,11 @@ func faultIn(text []byte, v host.View, f facts.Facts) string {
 	case "cdi":
 		settings := config.Runtime.Modes.CDI
 		kind := cmp.Or(settings.Kind, cdi.Kind)
-		if !cdi.Offers(v, kind, settings.Folders) {
+		offered, err := cdi.Offers(v, kind, settings.Folders)
+		if err != nil {
+			return fmt.Sprintf("mode = \"cdi\" needs a CDI spec for %s: %v", kind, err)
+		}
+		if !offered {
 			return fmt.Sprintf("mode = \"cdi\" needs a CDI spec for %s, and there is none", kind)
 		}
 	case "legacy":

@@ -78,8 +78,9 @@ func (g generated) Look(ctx context.Context, v host.View) (converge.State, error
 	if !g.asks {
 		return generatedMissing, nil
 	}
-	if Offers(v, Kind, nil) {
-		return cdiNone, nil
+	offered, err := Offers(v, Kind, nil)
+	if err != nil || offered {
+		return cdiNone, err
 	}
 	_, want, err := devicesNow(ctx, v, g.ofOwn)
 	if err != nil || len(want) == 0 {

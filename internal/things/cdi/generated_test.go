@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,4 +137,34 @@ func TestGeneratedInTime(t *testing.T) {
 		check.Says(t, err.Error(), "cannot generate the CDI spec", "nvidia-ctk", "no answer within 2m0s")
 		check.That(t, !trouble.Passes(err), "waits for a program that hangs: %v", err)
 	})
+}
+
+// blindSpecs is a machine with a CDI spec, or a folder of them, that cannot be read.
+type blindSpecs struct {
+	host.Host
+	name string
+}
+
+func (b blindSpecs) ReadFile(name string) ([]byte, error) {
+	if name == b.name {
+		return nil, syscall.EIO
+	}
+	return b.Host.ReadFile(name)
+}
+
+func (b blindSpecs) ReadDir(name string) ([]string, error) {
+	if name == b.name {
+		return nil, syscall.EIO
+	}
+	return b.Host.ReadDir(name)
+}
+
+// TestGeneratedBesideUnread: a spec that cannot be read may be for the same devices: a second one
+// would take them from containers.
+func TestGeneratedBesideUnread(t *testing.T) {
+	n := older(t, olderNode+"-- etc/cdi/nvidia.yaml --\n"+unfinished, "")
+	for _, name := range []string{"/etc/cdi/nvidia.yaml", "/etc/cdi"} {
+		state, err := cdi.Generated().Look(t.Context(), blindSpecs{n, name})
+		check.That(t, errors.Is(err, syscall.EIO), "without %s: %q, %v", name, state, err)
+	}
 }

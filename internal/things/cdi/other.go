@@ -3,6 +3,7 @@
 package cdi
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -79,21 +80,32 @@ func specFiles(v host.View, folders []string) []string {
 }
 
 // Offers reports whether a usable spec in these folders is for a kind of devices; no folders are
-// the usual ones.
-func Offers(v host.View, kind string, folders []string) bool {
+// the usual ones. A spec that is gone by now offers nothing.
+func Offers(v host.View, kind string, folders []string) (bool, error) {
 	if folders == nil {
 		folders = lib.DefaultSpecDirs
 	}
 
-	for _, file := range specFiles(v, folders) {
-		text, _ := v.ReadFile(file)
-		s, why := read(text, "")
-		if why == "" && s.Kind == kind {
-			return true
+	var unread error
+	for _, folder := range folders {
+		_, err := v.ReadDir(folder)
+		if !host.NotExist(err) {
+			unread = cmp.Or(unread, err)
 		}
 	}
 
-	return false
+	for _, file := range specFiles(v, folders) {
+		text, err := v.ReadFile(file)
+		if err != nil && !host.NotExist(err) {
+			unread = cmp.Or(unread, err)
+		}
+		s, why := read(text, "")
+		if why == "" && s.Kind == kind {
+			return true, nil
+		}
+	}
+
+	return false, unread
 }
 
 // Unread is the toolkit's spec where it lies in none of the folders in which an engine looks; ""
