@@ -90,7 +90,7 @@ func (r repositoryRow) specSource() string {
 }
 
 // versionToWrite is how the spec asks for a branch that the plan would succeed with: by the branch
-// or, for a runfile and for packages that are named after an exact version, by one that is known.
+// or, for a runfile and for packages that are named after an exact version, by a known version.
 // "" if neither would succeed.
 func (p *plan) versionToWrite(branch int) string {
 	asked := strconv.Itoa(branch)

@@ -291,8 +291,7 @@ func flavourFits(t *testing.T, c Catalog, m hardware.Machine, ch Choice) {
 	}
 }
 
-// TestInstead wants each driver that a refusal names in place of the asked one to be one that the
-// next plan takes.
+// TestInstead: the next plan takes each driver that a refusal names in place of the asked one.
 func TestInstead(t *testing.T) {
 	c := Load()
 	r := random{rand.New(rand.NewPCG(7, 8))}
@@ -330,8 +329,8 @@ func TestInstead(t *testing.T) {
 	check.That(t, followed >= 500, "%d remedies: the draw is lopsided", followed)
 }
 
-// TestNVIDIAInstead: a companion is advised to be had from NVIDIA's repository only where gpuadm can
-// use that.
+// TestNVIDIAInstead: a refusal advises to take a companion from NVIDIA's repository only where gpuadm
+// can use that.
 func TestNVIDIAInstead(t *testing.T) {
 	runfile := with(driver("580.178.04"), "source", "runfile")
 	for _, x := range []struct {

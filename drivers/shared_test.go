@@ -308,8 +308,8 @@ func TestSharedIsNotFor(t *testing.T) {
 	}
 }
 
-// TestSharedOfRunfile: a spec that demands shared modules of NVIDIA's installer is refused, as one that
-// demands precompiled modules is: DKMS would build them without a word.
+// TestSharedOfRunfile: gpuadm refuses a spec that demands shared modules of NVIDIA's installer, as it
+// refuses precompiled modules: DKMS would build them without a word.
 func TestSharedOfRunfile(t *testing.T) {
 	m := machine("ubuntu", "24.04", "amd64", "2331")
 	runfile := with(driver("580.95.05"), "source", "runfile")

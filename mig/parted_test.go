@@ -243,7 +243,7 @@ func TestExport(t *testing.T) {
 	check.Equal(t, Parted("current", nil), "version: v1\nmig-configs:\n  current: []\n", "none:")
 }
 
-// TestExportLost: an export says which GPU did not answer, so that nobody takes it for complete.
+// TestExportLost: an export says which GPU did not answer: it is not complete.
 func TestExportLost(t *testing.T) {
 	gpu := newSim(model(t, "H100-80"), state(t, "on 7g.80gb@0")).gpu
 	gpu.Index = 1

@@ -212,8 +212,8 @@ func (s silentUnit) Unit(ctx context.Context, name string) (host.Unit, error) {
 	return s.Node.Unit(ctx, name)
 }
 
-// TestBundleNamesUnreadUnit: a unit that could not be looked at is not left out like one that the
-// machine does not have.
+// TestBundleNamesUnreadUnit: a bundle names a unit that gpuadm could not look at. It leaves out only
+// a unit that the machine does not have.
 func TestBundleNamesUnreadUnit(t *testing.T) {
 	n := recordedNode(t, "ubuntu24-h100")
 	var out bytes.Buffer

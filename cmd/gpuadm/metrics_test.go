@@ -97,8 +97,8 @@ func wellFormed(t *testing.T, text string) {
 	}
 }
 
-// TestMetricsAreNotStale: a report that cannot look at the machine, or has no spec, leaves no
-// earlier metrics that say that the node is converged; and a run at work is none that was cut short.
+// TestMetricsAreNotStale: a report that cannot look at the machine, or has no spec, replaces earlier
+// metrics that say that the node is converged. The metrics do not count a run at work as cut short.
 func TestMetricsAreNotStale(t *testing.T) {
 	const folder = "/run/gpuadm-metrics"
 	report := func(h host.Host, want int) string {

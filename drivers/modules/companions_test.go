@@ -190,8 +190,8 @@ func TestCompanionRemedies(t *testing.T) {
 	}
 }
 
-// TestRemovedCompanion: a module whose file was removed after depmod(8) had listed it is missing, like
-// one that was never there: DKMS builds nvidia-fs again, and nvidia-peermem is refused.
+// TestRemovedCompanion: a module counts as missing if its file was removed after depmod(8) had listed
+// it: DKMS builds nvidia-fs again, and nvidia-peermem is refused.
 func TestRemovedCompanion(t *testing.T) {
 	const kernel = "6.8.0-41-generic"
 	const folder = "lib/modules/" + kernel + "/"
@@ -229,8 +229,8 @@ func (u unlisted) ReadDir(name string) ([]string, error) {
 	return u.Node.ReadDir(name)
 }
 
-// TestUnlistedSource: where /usr/src cannot be listed, nobody knows whether nvidia-fs is to be built: it
-// neither fits nor waits for its package.
+// TestUnlistedSource: where gpuadm cannot list /usr/src, the state of nvidia-fs is unknown: it neither
+// fits nor waits for its package.
 func TestUnlistedSource(t *testing.T) {
 	const kernel = "6.8.0-41-generic"
 	const folder = "lib/modules/" + kernel + "/"

@@ -282,8 +282,8 @@ func TestImageBringsSelfAgain(t *testing.T) {
 // noFirst is set where the first process of an image's programs fails, and is what it then says.
 const noFirst = "GPUADM_TEST_NO_FIRST"
 
-// TestImageWithoutProc: a kernel that lets nobody mount /proc, as in a container without all rights, is
-// named before a program runs.
+// TestImageWithoutProc: if the kernel refuses to mount /proc, as in a container without all rights,
+// gpuadm says so before it runs a program.
 func TestImageWithoutProc(t *testing.T) {
 	root := imageRoot(t)
 	t.Setenv(noFirst, "1")
