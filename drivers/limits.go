@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers/hardware"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/gputable"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // limit says which drivers one GPU works with.
@@ -39,7 +40,7 @@ func (c Catalog) limits(m hardware.Machine) []limit {
 		all = append(all, l)
 	}
 
-	slices.SortFunc(all, func(a, b limit) int {
+	sorting.By(all, func(a, b limit) int {
 		return cmp.Or(strings.Compare(a.gpu.Address, b.gpu.Address), strings.Compare(a.gpu.ID, b.gpu.ID))
 	})
 	return all

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Draw draws which memory slices the partitions of a GPU take, before and after a change; "" if the
@@ -94,7 +95,7 @@ func (m Model) rows(s State) (list []row) {
 	}
 
 	bySize := func(a, b string) int { return kinds[b][0].Size - kinds[a][0].Size }
-	slices.SortStableFunc(names, bySize)
+	sorting.By(names, bySize)
 	for _, name := range names {
 		places := host.Profile{Places: kinds[name]}
 		list = append(list, row{name, drawPlaces(places, m.cell())})

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"go.yaml.in/yaml/v3"
 )
@@ -158,7 +159,7 @@ func counts(s State) ([]string, map[string]int) {
 		}
 	}
 
-	slices.SortFunc(list, func(a, b string) int {
+	sorting.By(list, func(a, b string) int {
 		x, _ := parseName(a)
 		y, _ := parseName(b)
 		return cmp.Or(y.slices-x.slices, strings.Compare(a, b))
@@ -170,7 +171,7 @@ func counts(s State) ([]string, map[string]int) {
 // groupBy groups the GPUs that have MIG by their model and a key, in the order of their indices.
 func groupBy(gpus []host.GPU, key func(host.GPU) string) [][]host.GPU {
 	sorted := slices.Clone(gpus)
-	slices.SortStableFunc(sorted, func(a, b host.GPU) int { return a.Index - b.Index })
+	sorting.By(sorted, func(a, b host.GPU) int { return a.Index - b.Index })
 
 	var groups [][]host.GPU
 	for _, g := range sorted {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Fit is how a layout is placed on a GPU, and what that changes.
@@ -123,7 +124,7 @@ func (m Model) items(want Layout) ([]item, error) {
 		items = append(items, it)
 	}
 
-	slices.SortStableFunc(items, func(a, b item) int {
+	sorting.By(items, func(a, b item) int {
 		return cmp.Or(
 			cmp.Compare(b.start, a.start)*fixed(a, b), // items with a given place come first
 			cmp.Compare(size(b.profile), size(a.profile)),
@@ -136,7 +137,7 @@ func (m Model) items(want Layout) ([]item, error) {
 
 // largestFirst sorts compute instances as layouts and states list them.
 func largestFirst(compute []int) {
-	slices.SortFunc(compute, func(a, b int) int { return b - a })
+	sorting.By(compute, func(a, b int) int { return b - a })
 }
 
 // fixed is 1 if exactly one of the two has a given place, else 0.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -181,7 +182,7 @@ func layoutByPlace(list []spec.Placement) (Layout, error) {
 
 // sort orders the wants by start, then the largest first.
 func (l Layout) sort() {
-	slices.SortStableFunc(l.Wants, func(a, b Want) int {
+	sorting.By(l.Wants, func(a, b Want) int {
 		x, _ := parseName(a.Profile)
 		y, _ := parseName(b.Profile)
 		return cmp.Or(

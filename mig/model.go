@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/gputable"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Model is what one GPU, or every GPU of a kind, can be partitioned into.
@@ -263,7 +264,7 @@ func Of(g host.GPU) (Model, error) {
 // and 1_SLICE_REV1 is 7).
 func onePerSize(all []host.ComputeProfile) []host.ComputeProfile {
 	sorted := slices.Clone(all)
-	slices.SortFunc(sorted, func(a, b host.ComputeProfile) int {
+	sorting.By(sorted, func(a, b host.ComputeProfile) int {
 		return cmp.Or(a.Slices-b.Slices, a.Enum-b.Enum)
 	})
 

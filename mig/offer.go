@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -27,7 +28,7 @@ func (m Model) memoryUnit() string {
 // and where.
 func (m Model) Offer() string {
 	rows := slices.Clone(m.Profiles)
-	slices.SortStableFunc(rows, func(a, b host.Profile) int {
+	sorting.By(rows, func(a, b host.Profile) int {
 		return cmp.Or(size(b)-size(a), b.Slices-a.Slices)
 	})
 	width := len("profile")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -90,7 +91,7 @@ func ParseParted(file string, data []byte) (Config, error) {
 	}
 
 	if len(p.faults) > 0 {
-		slices.SortStableFunc(p.faults, func(a, b *trouble.Error) int {
+		sorting.By(p.faults, func(a, b *trouble.Error) int {
 			return a.At.Line - b.At.Line
 		})
 		return Config{}, p.faults

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // cost compares placements of a layout. Its numbers, the most important first: disturbed instances
@@ -227,7 +228,7 @@ func (s *search) fit() Fit {
 	}
 
 	f.Target.sort()
-	slices.SortFunc(f.Disturbs, func(a, b Part) int { return a.Start - b.Start })
+	sorting.By(f.Disturbs, func(a, b Part) int { return a.Start - b.Start })
 
 	return f
 }

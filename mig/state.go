@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Mode is whether a GPU is in MIG mode.
@@ -104,7 +105,7 @@ func mode(on bool) Mode {
 }
 
 func (s State) sort() {
-	slices.SortStableFunc(s.Parts, func(a, b Part) int {
+	sorting.By(s.Parts, func(a, b Part) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), strings.Compare(a.Profile, b.Profile))
 	})
 	for _, p := range s.Parts {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -59,6 +60,6 @@ func stillFailed(before []packages.SharedModules, lock packages.Lock) []packages
 		}
 	}
 
-	slices.SortFunc(all, packages.SharedModules.Compare)
+	sorting.By(all, packages.SharedModules.Compare)
 	return all
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -40,7 +41,7 @@ func Registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 	if startup.Key != "" && !slices.Contains(taints, startup) {
 		taints = append(taints, startup)
 	}
-	slices.SortFunc(taints, func(a, b spec.Taint) int {
+	sorting.By(taints, func(a, b spec.Taint) int {
 		return strings.Compare(taintName(a), taintName(b))
 	})
 	if err := refuseTwice(taints); err != nil {

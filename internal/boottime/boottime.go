@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Boot is where the time of a boot went, in the order of time.
@@ -91,7 +92,7 @@ func Read(ctx context.Context, v host.View, units Units, runs []Run) (*Boot, err
 	b.Steps = append(b.Steps, m.kubelet(units.Kubelet)...)
 	b.Steps = append(b.Steps, m.firstContainer(v, units.Kubelet)...)
 	b.Steps = append(b.Steps, m.ready(units.Ready)...)
-	slices.SortStableFunc(b.Steps, func(a, b Step) int { return cmp.Compare(a.At, b.At) })
+	sorting.By(b.Steps, func(a, b Step) int { return cmp.Compare(a.At, b.At) })
 	return &b, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -102,7 +103,7 @@ func reasons(all []Line) (joined *trouble.Error) {
 // an operator has to act.
 func cannotFirst(all []Line) []Line {
 	ordered := slices.Clone(all)
-	slices.SortStableFunc(ordered, func(a, b Line) int {
+	sorting.By(ordered, func(a, b Line) int {
 		return cmp.Compare(rank(a), rank(b))
 	})
 	return ordered

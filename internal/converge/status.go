@@ -5,12 +5,12 @@ package converge
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/boottime"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -102,7 +102,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		}
 	}
 
-	slices.SortStableFunc(s.Made, func(a, b Mark) int {
+	sorting.By(s.Made, func(a, b Mark) int {
 		return e.order(a.Stage) - e.order(b.Stage)
 	})
 	return s, nil

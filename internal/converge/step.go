@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -82,7 +82,7 @@ func moveBehind(steps []step, last func(step) bool) {
 		return 0
 	}
 
-	slices.SortStableFunc(steps, func(a, b step) int { return rank(a) - rank(b) })
+	sorting.By(steps, func(a, b step) int { return rank(a) - rank(b) })
 }
 
 // groups yields the steps in their order: neighbours of one Batch as one group, others alone.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
@@ -149,7 +150,7 @@ func (m *Machine) runChecks(checks []Check, timeout <-chan time.Time) (faults []
 
 	byObject := func(a, b Finding) int { return cmp.Compare(a.Object, b.Object) }
 	for i, check := range checks {
-		slices.SortStableFunc(found[i], byObject)
+		sorting.By(found[i], byObject)
 		for _, finding := range found[i] {
 			faults = append(faults, fault{check, finding})
 		}

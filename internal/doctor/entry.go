@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/faults"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Entry is all that is known of a code without a machine: docs/doctor.md has the entries of all
@@ -27,7 +28,7 @@ func Entries() (all []Entry) {
 		all = append(all, entry)
 	}
 
-	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Code, b.Code) })
+	sorting.By(all, func(a, b Entry) int { return strings.Compare(a.Code, b.Code) })
 	return all
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
@@ -142,9 +143,11 @@ func (m *Machine) notRead() []Unread {
 		}
 	}
 
-	return slices.SortedFunc(slices.Values(m.unread), func(a, b Unread) int {
+	unread := slices.Clone(m.unread)
+	sorting.By(unread, func(a, b Unread) int {
 		return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why))
 	})
+	return unread
 }
 
 // Basics describes the machine with its modules, but without what its driver says: a check that

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/faults"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // xidCode is the code of the check of all Xids.
@@ -123,7 +124,8 @@ func (m *Machine) asksNow(gpu host.GPU) string {
 // byRank sorts errors: the root cause comes first. All numbers that the catalogue does not have are
 // of one rank, and so are the sub-codes of a number.
 func byRank(counts map[faults.Xid]int) []faults.Xid {
-	return slices.SortedFunc(maps.Keys(counts), func(a, b faults.Xid) int {
+	ranked := slices.Collect(maps.Keys(counts))
+	sorting.By(ranked, func(a, b faults.Xid) int {
 		return cmp.Or(
 			cmp.Compare(a.Rank, b.Rank),
 			cmp.Compare(a.Number, b.Number),
@@ -131,6 +133,7 @@ func byRank(counts map[faults.Xid]int) []faults.Xid {
 			cmp.Compare(a.Remedy, b.Remedy),
 		)
 	})
+	return ranked
 }
 
 // works reports whether a GPU that answers works again, as far as the driver says.

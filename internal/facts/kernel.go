@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	rpmversion "github.com/knqyf263/go-rpm-version"
+
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Kernel separates the kernel that runs from those that need modules.
@@ -66,7 +68,7 @@ func (g *gathering) kernel() Kernel {
 		}
 	}
 
-	slices.SortFunc(k.Installed, func(a, b string) int { return newer(b, a) })
+	sorting.By(k.Installed, func(a, b string) int { return newer(b, a) })
 	return k
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -466,7 +467,9 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 		}
 		return 1
 	}
-	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
+	sorted := slices.Collect(maps.Keys(groups))
+	sorting.By(sorted, func(a, b string) int {
 		return cmp.Or(rank(a)-rank(b), strings.Compare(a, b))
 	})
+	return sorted
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // An Offer is a version of a package that apt or dnf can install.
@@ -44,7 +45,7 @@ type order = func(a, b string) int
 
 // Newest orders offers by priority, then by version.
 func Newest(offers []Offer, compare order) []Offer {
-	slices.SortStableFunc(offers, func(a, b Offer) int {
+	sorting.By(offers, func(a, b Offer) int {
 		return cmp.Or(b.Priority-a.Priority, compare(b.Version, a.Version))
 	})
 	return offers
@@ -155,9 +156,11 @@ func owns(members []string, pattern string, offers map[string][]Offer, compare o
 		}
 	}
 
-	return slices.SortedFunc(maps.Keys(rank), func(a, b string) int {
+	versions := slices.Collect(maps.Keys(rank))
+	sorting.By(versions, func(a, b string) int {
 		return cmp.Or(rank[b]-rank[a], compare(b, a))
 	})
+	return versions
 }
 
 // common returns the own versions that every member has an offer of, newest first.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // A Resolution is the work on one request.
@@ -159,7 +160,7 @@ func (r *Resolution) addDependencies(ctx context.Context, v host.View) error {
 		return err
 	}
 
-	slices.SortStableFunc(moves, func(a, b Move) int { return cmp.Compare(a.Name, b.Name) })
+	sorting.By(moves, func(a, b Move) int { return cmp.Compare(a.Name, b.Name) })
 	asked := Named(r.Changes)
 	for _, move := range moves {
 		if asked[move.Name] {

@@ -8,13 +8,13 @@ import (
 	"cmp"
 	"encoding/json"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/view"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Memory holds what files have said. To unpack a module may take a second, and containerd --version
@@ -166,7 +166,7 @@ func (m *Memory) Keep(h host.Host) {
 		}
 	}
 
-	slices.SortFunc(all, func(a, b recorded) int {
+	sorting.By(all, func(a, b recorded) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.About, b.About))
 	})
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -163,13 +164,13 @@ func (d *decoder) result() Spec {
 	if len(s.Node.Taints) == 0 {
 		s.Node.Taints = nil // an empty list after removals equals no list
 	}
-	slices.SortFunc(s.Node.Taints, func(a, b Taint) int {
+	sorting.By(s.Node.Taints, func(a, b Taint) int {
 		return strings.Compare(a.Key+":"+a.Effect, b.Key+":"+b.Effect)
 	})
 
 	for i := range s.MIG.GPU {
 		gpu := &s.MIG.GPU[i]
-		slices.SortFunc(gpu.Placements, func(a, b Placement) int {
+		sorting.By(gpu.Placements, func(a, b Placement) int {
 			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Profile, b.Profile))
 		})
 		slices.Sort(gpu.Match)

@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -72,7 +73,7 @@ func (s *source) finish() trouble.Faults {
 	if len(s.errors) == 0 {
 		return nil
 	}
-	slices.SortFunc(s.errors, byPlace)
+	sorting.By(s.errors, byPlace)
 
 	line := 0 // of the fault before
 	for _, e := range s.errors {
@@ -82,7 +83,7 @@ func (s *source) finish() trouble.Faults {
 		line = e.At.Line
 	}
 
-	slices.SortFunc(s.secrets, func(a, b span) int { return cmp.Compare(a.start, b.start) })
+	sorting.By(s.secrets, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 
 	if s.full {
 		more := wrong("fix those above first", "too many problems; the rest is not shown")

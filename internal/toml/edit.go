@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Op is one wanted difference: a value at a path, or no key there. A Table is only written where
@@ -154,7 +156,7 @@ func editSome(src []byte, ops []Op) (out []byte, left []Op, err error) {
 
 // make returns the text with the splices made; none overlaps another.
 func (d *Doc) make(splices ...splice) []byte {
-	slices.SortFunc(splices, func(a, b splice) int {
+	sorting.By(splices, func(a, b splice) int {
 		return cmp.Or(a.start-b.start, a.end-b.end)
 	})
 	var out []byte

@@ -19,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"golang.org/x/sys/unix"
 )
 
@@ -404,7 +405,7 @@ func (f *Files) openDevices(name string) ([]host.Device, error) {
 		found = append(found, d)
 	}
 
-	slices.SortFunc(found, func(a, b host.Device) int {
+	sorting.By(found, func(a, b host.Device) int {
 		return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
 	})
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // mostInstances is more GPU or compute instances of one profile than any GPU has. NVML's own number
@@ -73,7 +74,7 @@ func (r *reading) profiles() {
 		for _, at := range places {
 			p.Places = append(p.Places, host.Span{Start: int(at.Start), Size: int(at.Size)})
 		}
-		slices.SortFunc(p.Places, func(a, b host.Span) int { return a.Start - b.Start })
+		sorting.By(p.Places, func(a, b host.Span) int { return a.Start - b.Start })
 
 		if p.Name == "" {
 			p.Name = host.ProfileName(p, r.gpu.Memory)
@@ -186,7 +187,7 @@ func (r *reading) instances() error {
 		}
 	}
 
-	slices.SortFunc(r.gpu.Instances, func(a, b host.Instance) int { return a.ID - b.ID })
+	sorting.By(r.gpu.Instances, func(a, b host.Instance) int { return a.ID - b.ID })
 	if !r.keep {
 		r.uuids()
 	}
@@ -251,7 +252,7 @@ func (r *reading) computeInstances(
 		}
 	}
 
-	slices.SortFunc(all, func(a, b host.ComputeInstance) int { return a.ID - b.ID })
+	sorting.By(all, func(a, b host.ComputeInstance) int { return a.ID - b.ID })
 	// Two profiles may have one id.
 	return slices.CompactFunc(all, func(a, b host.ComputeInstance) bool {
 		return a.ID == b.ID

@@ -8,12 +8,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // Driver is View's. It reads all GPUs in one session.
@@ -37,7 +37,7 @@ func (d *NVML) Driver(ctx context.Context) (host.Driver, error) {
 		}
 	}
 
-	slices.SortStableFunc(found.GPUs, byAddress)
+	sorting.By(found.GPUs, byAddress)
 	return found, nil
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -193,7 +194,7 @@ func parseRPM(out string) rpmDatabase {
 	endKey()
 
 	// Of several versions the newest counts: fill takes the last.
-	slices.SortFunc(d.list, func(a, b rpmPackage) int {
+	sorting.By(d.list, func(a, b rpmPackage) int {
 		if byName := strings.Compare(a.name, b.name); byName != 0 {
 			return byName
 		}
