@@ -23,10 +23,11 @@ type masker struct {
 	text   bool // the value is a text
 	all    bool // all values below the key are secrets
 
-	named   bool    // the name in a name and value pair is a secret's
-	flagged bool    // the item of a list above is a flag that takes a secret
-	going   setting // a unit's setting that continues after a backslash
-	flag    string  // the flag at the end of the command line so far
+	named     bool    // the name in a name and value pair is a secret's
+	flagged   bool    // the item of a list above is a flag that takes a secret
+	going     setting // a unit's setting that continues after a backslash
+	commented bool    // that setting is in a comment
+	flag      string  // the flag at the end of the command line so far
 }
 
 func (m *masker) line(s string) string {

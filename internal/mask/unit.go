@@ -32,7 +32,7 @@ func settingOf(key string) setting {
 // is such a line.
 func (m *masker) unitLine(s string) (string, bool) {
 	if m.going != other {
-		return m.setting(m.going, s, false), true
+		return m.furtherLine(s), true
 	}
 
 	key, value, ok := strings.Cut(s, "=")
@@ -44,6 +44,7 @@ func (m *masker) unitLine(s string) (string, bool) {
 	kind := settingOf(key)
 	if kind != other {
 		m.flag = ""
+		m.commented = commentSign(s) >= 0
 		return lead + m.setting(kind, value, true), true
 	}
 
@@ -52,6 +53,31 @@ func (m *masker) unitLine(s string) (string, bool) {
 		return lead + m.variable(name, value, true), true
 	}
 	return s, false
+}
+
+// furtherLine masks a further line of a setting. A comment between its lines does not end it:
+// systemd.syntax(7).
+func (m *masker) furtherLine(s string) string {
+	sign := commentSign(s)
+	if sign < 0 || m.commented {
+		return m.setting(m.going, s, false)
+	}
+
+	kind := m.going
+	flag := m.flag
+	masked := s[:sign+1] + m.setting(kind, s[sign+1:], false)
+	m.going = kind
+	m.flag = flag
+	return masked
+}
+
+// commentSign returns the index of the sign that makes a unit's line a comment; -1: there is none.
+func commentSign(s string) int {
+	i := len(s) - len(strings.TrimLeft(s, " \t"))
+	if i < len(s) && (s[i] == '#' || s[i] == ';') {
+		return i
+	}
+	return -1
 }
 
 // setting masks the value of a unit's setting, or a further line of it.
