@@ -88,7 +88,7 @@ func maskAttached(flag string) (masked string, attached bool) {
 }
 
 // variable masks the value of a variable, unless it is known to be harmless. With whole the value
-// extends to the end of its text; otherwise it is a word.
+// extends to the end of its text, or continues in the next line; otherwise it is a word.
 func (m *masker) variable(name, value string, whole bool) string {
 	plain := value
 	tail := ""
@@ -98,16 +98,22 @@ func (m *masker) variable(name, value string, whole bool) string {
 	}
 
 	quote := ""
-	if len(plain) > 1 && opensQuote(plain) && plain[len(plain)-1] == plain[0] {
+	end := ""
+	switch {
+	case whole && openQuote(plain) != "":
 		quote = plain[:1]
+		plain = plain[1:]
+	case len(plain) > 1 && opensQuote(plain) && plain[len(plain)-1] == plain[0]:
+		quote = plain[:1]
+		end = quote
 		plain = plain[1 : len(plain)-1]
 	}
 	backslash := ""
-	if whole && quote == "" && strings.HasSuffix(plain, `\`) {
+	if whole && end == "" && strings.HasSuffix(plain, `\`) {
 		plain = plain[:len(plain)-1]
 		backslash = `\`
 	}
-	return quote + m.variableValue(name, plain) + backslash + quote + tail
+	return quote + m.variableValue(name, plain) + backslash + end + tail
 }
 
 // variableValue returns what is left of a variable's value, which has no quotes.

@@ -25,8 +25,9 @@ type masker struct {
 
 	named     bool    // the name in a name and value pair is a secret's
 	flagged   bool    // the item of a list above is a flag that takes a secret
-	going     setting // a unit's setting that continues after a backslash
+	going     setting // a unit's setting, or a variable, that continues below
 	commented bool    // that setting is in a comment
+	quote     string  // that ends a variable's value, which continues below; "": no quote is open
 	flag      string  // the flag at the end of the command line so far
 }
 

@@ -50,16 +50,47 @@ func (m *masker) unitLine(s string) (string, bool) {
 
 	name := strings.TrimPrefix(key, "export ")
 	if m.variables && isIdentifier(name) {
-		return lead + m.variable(name, value, true), true
+		masked := lead + m.variable(name, value, true)
+		if commentSign(s) < 0 {
+			m.continues(name, value)
+		}
+		return masked, true
 	}
 	return s, false
 }
 
-// furtherLine masks a further line of a setting. A comment between its lines does not end it:
-// systemd.syntax(7).
+// continues remembers that a variable's value continues in the lines below: behind a backslash, or
+// in quotes that its line does not close. Source: EnvironmentFile= in systemd.exec(5).
+func (m *masker) continues(name, value string) {
+	value = strings.TrimLeft(value, " \t")
+	m.quote = openQuote(value)
+	if m.quote == "" && !strings.HasSuffix(value, `\`) {
+		return
+	}
+
+	m.commented = false
+	m.going = environment
+	if holdsFlags(strings.ToUpper(name)) && !isSecretName(name) {
+		m.going = commandLine
+	}
+}
+
+// openQuote returns the quote that a value begins with and does not close; "" if there is none.
+func openQuote(value string) string {
+	if opensQuote(value) && closing(value, 0) < 0 {
+		return value[:1]
+	}
+	return ""
+}
+
+// furtherLine masks a further line of a setting or of a variable's value. A comment between the
+// lines of a unit's setting does not end it: systemd.syntax(7).
 func (m *masker) furtherLine(s string) string {
+	if m.quote != "" {
+		return m.quotedLine(s)
+	}
 	sign := commentSign(s)
-	if sign < 0 || m.commented {
+	if sign < 0 || m.commented || m.variables {
 		return m.setting(m.going, s, false)
 	}
 
@@ -69,6 +100,22 @@ func (m *masker) furtherLine(s string) string {
 	m.going = kind
 	m.flag = flag
 	return masked
+}
+
+// quotedLine masks a further line of a value in quotes, up to the quote that ends the value.
+func (m *masker) quotedLine(s string) string {
+	kind := m.going
+	end := closing(m.quote+s, 0) - len(`""`)
+	if end < 0 {
+		masked := m.setting(kind, s, false)
+		m.going = kind
+		return masked
+	}
+
+	masked := m.setting(kind, s[:end], false) + m.quote
+	m.going = other
+	m.quote = ""
+	return masked + m.cover(s[end+1:])
 }
 
 // commentSign returns the index of the sign that makes a unit's line a comment; -1: there is none.
