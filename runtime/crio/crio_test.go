@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime/engine"
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
 )
 
 const crioFolder = "/etc/crio/crio.conf.d"
@@ -147,6 +148,19 @@ func TestCRIOOrder(t *testing.T) {
 	if got := withFile(files, crioFolder+"/10-crio.conf", nil); len(got) != 3 {
 		t.Errorf("%v", got)
 	}
+}
+
+// TestTakeOutKeepsTheDefault: another process has made gpuadm's handler the default. Without the
+// handler CRI-O does not start, so an undo leaves it.
+func TestTakeOutKeepsTheDefault(t *testing.T) {
+	h := engine.Handler{Name: "nvidia", Binary: engine.Binary}
+	after := must.Get(editFile(nil, "1.33.6", h, crioFolder+"/"+dropIn, nil))(t)
+	found := append([]byte("[crio.runtime]\ndefault_runtime = \"nvidia\"\n\n"), after...)
+
+	rest, left, err := engine.TakeOut(nil, after, found)
+	must.OK(t, err)
+	check.Equal(t, string(rest), string(found), "the file becomes")
+	check.Has(t, strings.Join(left, "\n"), "crio.runtime.runtimes.nvidia is there (line 4), as the default runtime", "left:")
 }
 
 // What `crio config` prints before and after. Its form is that of pkg/config/template.go: CRI-O's

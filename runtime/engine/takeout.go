@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -72,7 +73,7 @@ func changedEntries(u *toml.TakingOut) [][]string {
 }
 
 // keepDefault keeps a runtime that gpuadm added if the rest of the file makes it the default:
-// without it the CRI plugin does not load.
+// without it containerd's CRI plugin does not load, and CRI-O does not start.
 func keepDefault(u *toml.TakingOut) {
 	for _, path := range addedEntries(u) {
 		inside := func(c toml.Change) bool { return toml.HasPrefix(c.Path, path) }
@@ -90,16 +91,20 @@ func keepDefault(u *toml.TakingOut) {
 }
 
 // lacksDefault says whether the file has no entry for a runtime that it makes the default: by name,
-// or runc where it names none.
+// or runc where it names none. containerd has the name in default_runtime_name, and CRI-O in
+// default_runtime.
 func lacksDefault(tree map[string]any, entry []string) bool {
 	name := entry[len(entry)-1]
-	containerd, _ := toml.ValueAt(tree, entry[:len(entry)-2]).(map[string]any)
-	runtimes := toml.Sub(containerd, "runtimes")
+	settings, _ := toml.ValueAt(tree, entry[:len(entry)-2]).(map[string]any)
+	runtimes := toml.Sub(settings, "runtimes")
 	if runtimes[name] != nil {
 		return false
 	}
 
-	byDefault := toml.String(containerd, "default_runtime_name")
+	byDefault := cmp.Or(
+		toml.String(settings, "default_runtime_name"),
+		toml.String(settings, "default_runtime"),
+	)
 	if byDefault == "" && len(runtimes) > 0 {
 		byDefault = "runc"
 	}
