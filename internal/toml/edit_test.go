@@ -61,6 +61,24 @@ func TestEditTOML(t *testing.T) {
 	}
 }
 
+// TestShow: a message has a value, or says in words what it is.
+func TestShow(t *testing.T) {
+	long := bytes.Repeat([]byte("x"), 80)
+	for _, x := range []struct {
+		value any
+		want  string
+	}{
+		{"x", `"x"`},
+		{[]any{int64(1), "x"}, `[1, "x"]`},
+		{nil, "nothing"},
+		{string(long), "a long string"},
+		{[]any{string(long)}, "a long array"},
+		{map[string]any{"x": string(long)}, "a long table"},
+	} {
+		check.Equal(t, Show(x.value), x.want, "%v is", x.value)
+	}
+}
+
 // editWhole is Edit by a parse that has the places of all keys, one difference at a time.
 func editWhole(src []byte, op Op) ([]byte, error) {
 	d, err := Parse(src)

@@ -235,13 +235,21 @@ func Depth(v any) int {
 	return deepest
 }
 
-// Show is a value in a message: its type where it is long.
+// Show is a value in a message: what it is where it is long, and "nothing" for nil.
 func Show(v any) string {
 	s, err := Text(v, '"')
-	if err != nil || len(s) > 60 {
-		return fmt.Sprintf("a %T", v)
+	if err == nil && len(s) <= 60 {
+		return s
 	}
-	return s
+	switch v.(type) {
+	case nil:
+		return "nothing"
+	case []any:
+		return "a long array"
+	case map[string]any, Table:
+		return "a long table"
+	}
+	return fmt.Sprintf("a long %T", v)
 }
 
 // ShowPath is a path in a message, its parts quoted where TOML asks for it.
