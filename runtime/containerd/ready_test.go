@@ -5,6 +5,7 @@ package containerd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -222,6 +223,18 @@ func TestProveWithoutADaemon(t *testing.T) {
 	if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot edit "+name+": the engine's program is not found") || len(tr.Try) != 1 || strings.Contains(tr.Try[0], "config dump") {
 		t.Errorf("%+v", err)
 	}
+}
+
+// TestComparedSecret: a password that an edit would change is masked in the error.
+func TestComparedSecret(t *testing.T) {
+	const dumped = "[plugins.\"" + criV3 + "\".containerd]\ndefault_runtime_name = \"runc\"\n" +
+		"[plugins.\"" + criV3 + "\".registry.configs.\"r.example\".auth]\npassword = \"hunter2\"\n"
+	was := must.Get(toml.Values([]byte(dumped)))(t)
+	is := must.Get(toml.Values([]byte(strings.Replace(dumped, "hunter2", "hunter3", 1))))(t)
+
+	text := fmt.Sprint(compareDumps(was, is, engine.Handler{Name: "nvidia"}))
+	check.Has(t, text, `.auth.password from "(masked)" to "(masked)"`, "the error:")
+	check.That(t, !strings.Contains(text, "hunter"), "the error has the password: %s", text)
 }
 
 // asks counts what its daemon is asked, which answers with the file.

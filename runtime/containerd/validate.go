@@ -141,10 +141,10 @@ func compareDumps(was, is map[string]any, h engine.Handler) error {
 		if isIntended(change, plugin, h, loaded) {
 			continue
 		}
-		key := toml.ShowPath(change.Path)
-		before, after := toml.Show(change.Old), toml.Show(change.New)
-		what := fmt.Sprintf("it would change %s = from %s to %s", key, before, after)
-		return errors.New(mask.Message(what))
+		key := mask.Message(toml.ShowPath(change.Path))
+		before := maskedValue(key, change.Old)
+		after := maskedValue(key, change.New)
+		return fmt.Errorf("it would change %s from %s to %s", key, before, after)
 	}
 
 	if !loadsCRI(cri) {
@@ -157,6 +157,12 @@ func compareDumps(was, is map[string]any, h engine.Handler) error {
 		return fmt.Errorf("the default runtime would be %q", defaultOf(cri))
 	}
 	return checkEntry(toml.Sub(criWas, "containerd"), toml.Sub(cri, "containerd"), h)
+}
+
+// maskedValue is a key's value in a message. The key's name says whether the value is a secret.
+func maskedValue(key string, value any) string {
+	assigned := key + " = "
+	return strings.TrimPrefix(mask.Message(assigned+toml.Show(value)), assigned)
 }
 
 // checkEntry verifies the handler's own table: it runs the program and, if it is new, has the
