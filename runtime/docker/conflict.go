@@ -24,8 +24,9 @@ func keyInUnit(e facts.Engine, file []byte) string {
 	if err != nil {
 		return ""
 	}
+	line := strings.Join(e.Args, " ")
 	for _, key := range doc.Keys() {
-		if key != runtimesKey && facts.Options(e.Args, optionsOf(key)...) != nil {
+		if key != runtimesKey && optionIn(line, key) != "" {
 			return key
 		}
 	}
@@ -33,14 +34,27 @@ func keyInUnit(e facts.Engine, file []byte) string {
 	return ""
 }
 
-// optionsOf are the names of dockerd's options for a key: a list's option is in the singular.
+// optionsOf are the names of dockerd's options for a key: a list's option is in the singular, and
+// some have a letter. Source: https://docs.docker.com/reference/cli/dockerd/.
 func optionsOf(key string) []string {
 	names := []string{key}
 	if single, isList := strings.CutSuffix(key, "s"); isList {
 		names = append(names, single)
 	}
-	if key == "hosts" {
+
+	switch key {
+	case "insecure-registries":
+		names = append(names, "insecure-registry")
+	case "hosts":
 		names = append(names, "H")
+	case "debug":
+		names = append(names, "D")
+	case "log-level":
+		names = append(names, "l")
+	case "group":
+		names = append(names, "G")
+	case "pidfile":
+		names = append(names, "p")
 	}
 	return names
 }

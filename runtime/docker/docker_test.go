@@ -340,6 +340,9 @@ func TestKeyInUnit(t *testing.T) {
 		{"--data-root /y", `{"data-root": "/x"}`, "data-root", "with --data-root"},
 		{"--label a=b", `{"labels": ["c=d"]}`, "labels", "with --label"},
 		{"--default-runtime=runc", `{"default-runtime": "nvidia"}`, "default-runtime", "with --default-runtime"},
+		{"--insecure-registry a.example", `{"insecure-registries": ["b.example"]}`, "insecure-registries", "with --insecure-registry"},
+		{"-H fd:// --live-restore", `{"live-restore": true}`, "live-restore", "with --live-restore"},
+		{"-H fd:// -D", `{"debug": true}`, "debug", "with -D"},
 		{"-H fd://", `{"data-root": "/x"}`, "", ""},
 		{"--add-runtime nvidia=/usr/bin/nvidia-container-runtime", `{"runtimes": {"nvidia": {"path": "x"}}}`, "", ""},
 	} {
