@@ -101,13 +101,9 @@ func rejectedBefore(e facts.Engine, target string, err error) error {
 	if explained := (*trouble.Error)(nil); errors.As(err, &explained) {
 		return err
 	}
-	t := &trouble.Error{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot edit %s: %s rejects its present configuration: %v", target, e.Name, err),
 		Try:  []string{Shows(e) + ", which says where"},
 		Err:  err,
 	}
-	if explained := (*trouble.Error)(nil); errors.As(err, &explained) {
-		t.Try = explained.Try
-	}
-	return t
 }
