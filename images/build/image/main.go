@@ -4,9 +4,10 @@
 // an archive of an image layout. It needs no daemon, and the same programs give the same bytes. It
 // is a module of its own, so that gpuadm's own list stays free of what it needs.
 //
-//	image [flags] ARCHITECTURE=PROGRAM=BILL…
+//	image [flags] ARCHITECTURE=PROGRAM…
 //
-// PROGRAM is gpuadm, and BILL its bill of materials, which images/build/sbom prints. Flags: -help.
+// PROGRAM is gpuadm; its bill of materials and its licences, which images/build/sbom writes, lie
+// beside it. Flags: -help.
 package main
 
 import (
