@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -179,12 +180,17 @@ func parseModule(r io.ReaderAt, size int64) (Module, error) {
 			m.License = value
 		case "firmware":
 			m.Firmware = append(m.Firmware, value)
-		case "parm": // NAME:DESCRIPTION
+		case "parmtype", "parm":
+			// NAME:TYPE, and NAME:DESCRIPTION of a parameter that has one: NVIDIA's NVreg_
+			// have none. Sources: include/linux/moduleparam.h in the kernel's tree;
+			// NV_MODULE_PARAMETER in kernel-open/common/inc/nv-linux.h of the open modules.
 			name, _, _ := strings.Cut(value, ":")
 			m.Parameters = append(m.Parameters, name)
 		}
 	}
 
+	slices.Sort(m.Parameters)
+	m.Parameters = slices.Compact(m.Parameters)
 	m.Signer, err = signer(r, size)
 	return m, err
 }

@@ -63,7 +63,8 @@ func Open(kernel string) []byte {
 		"license=Dual MIT/GPL", "version=580.95.05",
 		"firmware=nvidia/580.95.05/gsp_ga10x.bin", "firmware=nvidia/580.95.05/gsp_tu10x.bin",
 		"vermagic="+kernel+" SMP preempt mod_unload modversions ",
-		"parm=NVreg_EnableMSI:int", "parm=NvSwitchBlacklist:NvSwitchBlacklist=uuid[,uuid...] (charp)",
+		"parmtype=NVreg_EnableMSI:int",
+		"parm=NvSwitchBlacklist:NvSwitchBlacklist=uuid[,uuid...]", "parmtype=NvSwitchBlacklist:charp",
 	)
 }
 
