@@ -138,15 +138,23 @@ func answersAt(socket string) things.ReadyFunc {
 //
 // The daemon has to serve the handler as long as the first of the files exists.
 func NewSupervised(socket string, files []string, handler string) converge.Follower {
-	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
+	return things.NewSupervised(socket, files, serves(socket, files, handler))
+}
+
+// serves waits until a containerd answers at a socket, with the handler if the first file exists.
+func serves(socket string, files []string, handler string) things.ReadyFunc {
+	return func(ctx context.Context, v host.View, _ string, _ []string) error {
 		h := engine.Handler{Name: handler}
 		if len(files) > 0 {
-			if _, err := v.Stat(files[0]); err != nil {
+			_, err := v.Stat(files[0])
+			switch {
+			case host.NotExist(err):
 				h.Name = ""
+			case err != nil:
+				return err
 			}
 		}
 
 		return Answers(ctx, v, facts.Engine{Socket: socket}, h)
 	}
-	return things.NewSupervised(socket, files, ready)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -102,6 +103,26 @@ func TestAnswers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	check.That(t, Answers(ctx, &slow{}, facts.Engine{}, engine.Handler{}) != nil, "did not stop when told to")
+}
+
+// unread is a machine on which no file can be read.
+type unread struct{ host.View }
+
+func (unread) Stat(string) (host.Info, error)  { return host.Info{}, syscall.EIO }
+func (unread) ReadFile(string) ([]byte, error) { return nil, syscall.EIO }
+func (unread) Call(context.Context, string, string, []byte) ([]byte, error) {
+	return status(true, `{"containerd":{"runtimes":{"runc":{}}}}`), nil
+}
+
+// TestUnreadFile: a file that cannot be read does not count as removed by an undo, after which
+// gpuadm asks for no handler.
+func TestUnreadFile(t *testing.T) {
+	err := serves("/run/x.sock", []string{"/etc/x.toml"}, "nvidia")(t.Context(), unread{}, "", nil)
+	check.That(t, errors.Is(err, syscall.EIO), "k0s's daemon: %v", err)
+
+	same := func(found []byte) ([]byte, error) { return found, nil }
+	_, err = isEdited(unread{}, "/etc/x.toml", same)
+	check.That(t, errors.Is(err, syscall.EIO), "the file: %v", err)
 }
 
 // machineWith is a machine with one program, or none where mode is 0.

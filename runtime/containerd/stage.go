@@ -89,7 +89,11 @@ func restarted(
 	reads []string, target string, edit func([]byte) ([]byte, error),
 ) converge.Want {
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
-		if !isEdited(v, target, edit) {
+		edited, err := isEdited(v, target, edit)
+		switch {
+		case err != nil:
+			return err
+		case !edited:
 			// Undo has restored the file, which need not have the handler.
 			return Answers(ctx, v, e, engine.Handler{})
 		}
@@ -100,14 +104,18 @@ func restarted(
 	return things.Judged(want, engine.Fresh(e.Config, engine.UnitOf(e), Verdict))
 }
 
-// isEdited says whether a file exists and has its desired state.
-func isEdited(v host.View, name string, edit func([]byte) ([]byte, error)) bool {
+// isEdited says whether a file exists and has its desired state. Its error says that the file
+// cannot be read.
+func isEdited(v host.View, name string, edit func([]byte) ([]byte, error)) (bool, error) {
 	found, err := v.ReadFile(name)
-	if err != nil || found == nil {
-		return false
+	switch {
+	case host.NotExist(err), err == nil && found == nil:
+		return false, nil
+	case err != nil:
+		return false, err
 	}
 	edited, err := edit(found)
-	return err == nil && bytes.Equal(edited, found)
+	return err == nil && bytes.Equal(edited, found), nil
 }
 
 // Reads lists what the daemon reads when it starts: the root file, and each file that the tree
