@@ -113,17 +113,20 @@ type loadedWith struct {
 
 // askedFor is what gpuadm's drop-in asks for: nothing if it is missing, since an undo has removed
 // it then.
-func askedFor(v host.View, file string) loadedWith {
+func askedFor(v host.View, file string) (loadedWith, error) {
 	data, err := v.ReadFile(file)
-	if err != nil {
-		return loadedWith{}
+	switch {
+	case host.NotExist(err):
+		return loadedWith{}, nil
+	case err != nil:
+		return loadedWith{}, err
 	}
 	tree, _ := toml.Values(data) // CRI-O judges it
 	settings := toml.Sub(tree, "crio", "runtime")
 	return loadedWith{
 		handlers:  slices.Sorted(maps.Keys(toml.Sub(settings, "runtimes"))),
 		byDefault: toml.String(settings, "default_runtime"),
-	}
+	}, nil
 }
 
 // waitFor waits until CRI-O answers CRI, and then asks what it has loaded.
@@ -174,7 +177,11 @@ func (l loadedWith) check(loaded []byte, unit string) error {
 
 // Ready waits until CRI-O answers with what gpuadm's drop-in asks for.
 func Ready(ctx context.Context, v host.View, e facts.Engine) error {
-	return waitFor(ctx, v, e, askedFor(v, path.Join(e.Folder, dropIn)))
+	want, err := askedFor(v, path.Join(e.Folder, dropIn))
+	if err != nil {
+		return err
+	}
+	return waitFor(ctx, v, e, want)
 }
 
 // Answers says whether CRI-O answers now, and has loaded the handler if it has a name.

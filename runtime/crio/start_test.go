@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -61,6 +62,18 @@ func TestHandlerNotLoaded(t *testing.T) {
 	want := loadedWith{handlers: []string{"nvidia"}}
 	err := want.check([]byte(loaded), "cri-o.service")
 	check.Has(t, fmt.Sprint(err), "journalctl -u cri-o.service says why", "the error:")
+}
+
+// unread is a machine on which no file can be read.
+type unread struct{ *simhost.Node }
+
+func (unread) ReadFile(string) ([]byte, error) { return nil, syscall.EIO }
+
+// TestUnreadDropIn: a drop-in that cannot be read does not count as removed by an undo.
+func TestUnreadDropIn(t *testing.T) {
+	n := must.Get(simhost.New(nil))(t)
+	err := Ready(t.Context(), unread{n}, facts.Engine{Name: "crio", Folder: crioFolder})
+	check.That(t, errors.Is(err, syscall.EIO), "%v", err)
 }
 
 // TestWordsOfCRIO: of CRI-O's log the reason is left.
