@@ -5,12 +5,14 @@ package modinfo
 import (
 	"bytes"
 	bin "encoding/binary"
+	"errors"
 	"hash/crc32"
 	"io"
 	"os"
 	"path"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,6 +46,17 @@ func TestRead(t *testing.T) {
 		check.None(t, cmp.Diff(want, m), "%s (-want +got)", name)
 		check.That(t, m.Kernel() == "6.1.0-50-cloud-amd64" && m.Flavour() == "open", "kernel %q, flavour %q", m.Kernel(), m.Flavour())
 	}
+}
+
+// unread is a machine on which no file can be looked at.
+type unread struct{ host.View }
+
+func (unread) Stat(string) (host.Info, error) { return host.Info{}, syscall.EIO }
+
+// TestUnreadSymbols: a list of symbols that cannot be looked at does not count as missing.
+func TestUnreadSymbols(t *testing.T) {
+	_, err := Symbols(unread{}, "6.1.0")
+	check.That(t, errors.Is(err, syscall.EIO), "%v", err)
 }
 
 func TestReadBroken(t *testing.T) {

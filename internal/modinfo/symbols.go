@@ -15,9 +15,9 @@ import (
 
 // SymbolsOnce is Symbols, and remembers a list of symbols that it has read.
 func SymbolsOnce(m *recall.Memory, v host.View, kernel string) (string, error) {
-	file := symbolsFile(v, kernel)
-	if file == "" {
-		return "", nil
+	file, err := symbolsFile(v, kernel)
+	if err != nil || file == "" {
+		return "", err
 	}
 	return recall.Once(m, v, file, func(v host.View) (string, error) {
 		return symbolsDigest(v, file)
@@ -29,27 +29,31 @@ func SymbolsOnce(m *recall.Memory, v host.View, kernel string) (string, error) {
 // Sources: Documentation/kbuild/modules.rst in the kernel's tree; kernel.spec of centos-stream-9
 // and of Fedora (symvers.gz, symvers.xz).
 func Symbols(v host.View, kernel string) (string, error) {
-	file := symbolsFile(v, kernel)
-	if file == "" {
-		return "", nil
+	file, err := symbolsFile(v, kernel)
+	if err != nil || file == "" {
+		return "", err
 	}
 	return symbolsDigest(v, file)
 }
 
 // symbolsFile returns the file with a kernel's list of symbols; "" if there is none.
-func symbolsFile(v host.View, kernel string) string {
+func symbolsFile(v host.View, kernel string) (string, error) {
 	dir := "/lib/modules/" + kernel
 	for _, name := range []string{
 		dir + "/build/Module.symvers",
 		dir + "/symvers.gz", dir + "/symvers.xz", dir + "/symvers.zst",
 	} {
 		info, err := v.Stat(name)
-		if err == nil && info.Size <= maxModule {
-			return name
+		switch {
+		case host.NotExist(err):
+		case err != nil:
+			return "", err
+		case info.Size <= maxModule:
+			return name, nil
 		}
 	}
 
-	return ""
+	return "", nil
 }
 
 // symbolsDigest returns the SHA-256 of what a file has when it is unpacked.
