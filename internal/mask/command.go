@@ -61,13 +61,20 @@ func (m *masker) flagValue(flag, value string) string {
 		return value
 	}
 
-	known := isHarmlessFlag(flag)
+	known := isHarmlessFlag(flag) && !isLogin(flag, bare)
 	readable := known || !isSecretName(flag) && isHarmlessValue(bare)
 	isScript := flag == "-c" && !isPath(bare) // sh -c takes a whole script
 	if readable && !isScript {
 		return m.pairs(value, 1)
 	}
 	return quoteLike(value)
+}
+
+// isLogin reports whether a flag's value is a user and a password, as curl(1) takes them. Docker's
+// --user 1000:1000 is none.
+func isLogin(flag, value string) bool {
+	_, password, both := strings.Cut(value, ":")
+	return both && strings.TrimLeft(flag, "-") == "user" && strings.Trim(password, digits) != ""
 }
 
 // maskAttached masks a value that is attached to a flag of one letter, such as -pSECRET. It reports
