@@ -449,3 +449,13 @@ func TestModels(t *testing.T) {
 		}
 	}
 }
+
+// TestNamed: a GPU that the table lacks is no GPU of the table, however close their names are.
+func TestNamed(t *testing.T) {
+	for name, device := range map[string]string{
+		"A10": "2236", "2236": "2236", "0x223610DE": "2236", "10de:0x2236": "2236", "A100X": "",
+	} {
+		gpu, isKnown := Named(name)
+		check.That(t, isKnown == (device != "") && gpu.Device == device, "%s: %+v, %t", name, gpu, isKnown)
+	}
+}

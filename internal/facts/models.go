@@ -48,7 +48,8 @@ func gpuModels() (list []PCI) {
 // Named returns a GPU of a known model by its name, T4 or "A100 PCIe 80GB", or by its device id,
 // 1eb8, which the lists of NVIDIA's drivers may have alone.
 func Named(name string) (PCI, bool) {
-	plain := strings.NewReplacer("-", " ", "0x", "").Replace(strings.ToLower(name))
+	plain := strings.NewReplacer("-", " ", ":0x", ":").Replace(strings.ToLower(name))
+	plain = strings.TrimPrefix(plain, "0x") // of an id; A100X has these letters, too
 	plain = strings.TrimPrefix(plain, "nvidia ")
 	plain = strings.TrimPrefix(plain, "tesla ") // as nvidia-smi calls GPUs up to Turing
 	for _, g := range gpuModels() {
