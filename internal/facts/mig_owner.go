@@ -5,7 +5,6 @@ package facts
 import (
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/platform"
@@ -123,7 +122,7 @@ func (g *gathering) poolPartitioned(m platform.MIG, k Kubelet) string {
 		return ""
 	case size != "":
 		return "kubelet's label " + m.Label + "=" + size
-	case strings.Contains(g.attr(m.File), strconv.Quote(m.Key)):
+	case parseSettings([]byte(g.attr(m.File))).text(m.Key) != "": // it is empty where GPUs are shared
 		return m.File + " has a " + m.Key
 	}
 
