@@ -186,6 +186,9 @@ func (g *gathering) partitioningUnit() partitioner {
 
 	for i := 0; i < len(units); i++ { // units grows
 		name := path.Base(units[i])
+		if g.masked(name) {
+			continue
+		}
 		if name == migManagerUnit {
 			return partitioner{name: name, calls: "nvidia-mig-parted"}
 		}
@@ -214,6 +217,13 @@ func (g *gathering) partitioningUnit() partitioner {
 	}
 
 	return partitioner{}
+}
+
+// masked says whether an administrator has masked a unit: systemd starts it for no link in a folder
+// .wants then. Source: systemctl(1), mask.
+func (g *gathering) masked(unit string) bool {
+	target, err := g.v.Readlink("/etc/systemd/system/" + unit)
+	return err == nil && path.Clean(target) == "/dev/null"
 }
 
 // partitioningFile finds a file that is not a unit and whose commands cut GPUs.

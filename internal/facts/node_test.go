@@ -173,6 +173,7 @@ func TestMIGOwner(t *testing.T) {
 		"its ended pod":  {"-- sim.toml --\n-- var/log/containers/nvidia-mig-manager-x7_gpu-operator_nvidia-mig-manager-0f.log --\n", "nvidia-mig-manager (/var/log/containers/nvidia-mig-manager-x7_gpu-operator_nvidia-mig-manager-0f.log)", ""},
 		"a unit":         {unit("enabled", "ExecStart=-/usr/bin/nvidia-smi -i 0 -mig 1"), "cut.service (it is enabled and calls nvidia-smi)", ""},
 		"not enabled":    {unit("disabled", "ExecStart=/usr/bin/nvidia-smi -mig 1"), "", ""},
+		"masked":         {"-- sim.toml --\n-- usr/lib/systemd/system/cut.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n-- etc/systemd/system/multi-user.target.wants/cut.service link=/usr/lib/systemd/system/cut.service --\n-- etc/systemd/system/cut.service link=/dev/null --\n", "", ""},
 		"a list":         {unit("enabled", "ExecStart=/usr/bin/nvidia-smi mig -lgi"), "", ""},
 		"its script":     {unit("enabled", "ExecStart=/bin/bash /opt/cut.sh 1") + "-- opt/cut.sh --\n#!/bin/bash\n# nvidia-mig-parted\nnvidia-smi mig -i 0 -cgi 19,19 -C\n", "cut.service (it is enabled and calls nvidia-smi, in /opt/cut.sh)", ""},
 		"a comment":      {unit("enabled", "ExecStart=/opt/cut.sh") + "-- opt/cut.sh --\n#!/bin/sh\n# nvidia-mig-parted apply\n", "", ""},
