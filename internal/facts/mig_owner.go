@@ -138,7 +138,7 @@ func bootScripts() []string {
 		"/etc/crontab", "/etc/cron.d/*", "/var/spool/cron/crontabs/*", "/var/spool/cron/*",
 		"/etc/rc.local", "/etc/rc.d/rc.local",
 		"/etc/udev/rules.d/*.rules",
-		"/etc/kubernetes/manifests/*.yaml",
+		"/etc/kubernetes/manifests/[^.]*", // whatever the ending, kubelet reads it
 		"/etc/cloud/cloud.cfg.d/*.cfg", "/var/lib/cloud/scripts/per-boot/*",
 	}
 }

@@ -200,6 +200,8 @@ func TestMIGOwner(t *testing.T) {
 		"a pod":          {"-- sim.toml --\n-- proc/77/comm --\nsh\n-- proc/77/cmdline --\nsh\x00-c\x00nvidia-smi -mig 1; nvidia-smi mig -cgi 9,9 -C; sleep inf\x00\n-- proc/77/cgroup --\n0::/kubepods.slice/kubepods-burstable.slice/x/cri-containerd-0.scope\n", "a pod (its process 77 calls nvidia-smi)", ""},
 		"a person":       {"-- sim.toml --\n-- proc/77/comm --\nsh\n-- proc/77/cmdline --\nsh\x00-c\x00nvidia-smi -mig 1\x00\n-- proc/77/cgroup --\n0::/user.slice/user-0.slice/session-1.scope\n", "", ""},
 		"a static pod":   {"-- sim.toml --\n-- etc/kubernetes/manifests/mig.yaml --\nspec:\n  containers:\n  - command: [\"sh\", \"-c\", \"nvidia-smi mig -cgi 9,9 -C; sleep inf\"]\n", "/etc/kubernetes/manifests/mig.yaml (it calls nvidia-smi at each boot)", ""},
+		"its JSON":       {"-- sim.toml --\n-- etc/kubernetes/manifests/mig.json --\n{\"spec\": {\"containers\": [{\"command\": [\"nvidia-smi\", \"-mig\", \"1\"]}]}}\n", "/etc/kubernetes/manifests/mig.json (it calls nvidia-smi at each boot)", ""},
+		"hidden":         {"-- sim.toml --\n-- etc/kubernetes/manifests/.mig.yaml --\ncommand: [\"nvidia-smi\", \"-mig\", \"1\"]\n", "", ""},
 		"GKE's label":    {"-- sim.toml --\n-- etc/nvidia/gpu_config.json --\n{\"GPUPartitionSize\": \"1g.5gb\"}\n", "GKE (/etc/nvidia/gpu_config.json has a GPUPartitionSize)", ""},
 		"GKE, shared":    {"-- sim.toml --\n-- etc/nvidia/gpu_config.json --\n{\"GPUPartitionSize\": \"\", \"GPUSharingConfig\": {\"GPUSharingStrategy\": \"time-sharing\"}}\n", "", ""},
 		"DRA":            {plugin + "A=b\x00FEATURE_GATES=TimeSlicingSettings=true,DynamicMIG=true,\x00C=d\x00\n", "", "process 77"},
