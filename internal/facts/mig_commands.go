@@ -18,7 +18,7 @@ func (g *gathering) findMIGCall(file, text string, depth int) (calls string, sta
 		command := splitShell(line)
 		if isUnit {
 			key, value, _ := strings.Cut(command, "=")
-			if startsUnits(key) {
+			if startsUnits(strings.TrimSpace(key)) {
 				starts = append(starts, strings.Fields(value)...)
 			}
 			if !strings.HasPrefix(key, "Exec") {
