@@ -282,6 +282,34 @@ func TestRancherRegistration(t *testing.T) {
 	}
 }
 
+// TestRancherNodeName: before K3s has joined, its settings name the node, the unit's variable last;
+// then the certificate does, with the id that K3s appends.
+func TestRancherNodeName(t *testing.T) {
+	const (
+		unit = "[Service]\nEnvironmentFile=-/etc/systemd/system/k3s-agent.service.env\nExecStart=/usr/local/bin/k3s agent\n"
+		env  = "/etc/systemd/system/k3s-agent.service.env"
+		conf = "/etc/rancher/k3s/config.yaml"
+		kube = "/var/lib/rancher/k3s/agent/kubelet.kubeconfig"
+		pem  = "/var/lib/rancher/k3s/agent/client-kubelet.crt"
+	)
+	cert, _ := clientPEM(t, "system:node:gpu-1-0a1b2c3d")
+	byFile := kubeconfigHead + "    client-certificate: " + pem + "\n    client-key: " + pem + "\n"
+	for _, c := range []struct {
+		name  string
+		files files
+		want  string
+	}{
+		{"no setting", files{}, "host"},
+		{"a variable", files{env: "K3S_NODE_NAME=GPU-1\n"}, "gpu-1"},
+		{"a setting and a variable", files{env: "K3S_NODE_NAME=other\n", conf: "node-name: gpu-1\n"}, "gpu-1"},
+		{"joined with an id", files{conf: "node-name: gpu-1\nwith-node-id: true\n", kube: byFile, pem: cert}, "gpu-1-0a1b2c3d"},
+	} {
+		c.files["/etc/systemd/system/k3s-agent.service"] = unit
+		c.files["/etc/hostname"] = "host\n"
+		check.Equal(t, gather(t, c.files).Kubelet.NodeName, c.want, "%s: the node", c.name)
+	}
+}
+
 // A kubeconfig with a token, and what is needed to make others.
 var tokenConfig = kubeconfigHead + "    token: t0p.s3cret\n"
 

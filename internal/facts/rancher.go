@@ -19,6 +19,7 @@ type rancherStart struct {
 	argv     []string
 	config   string // the path of its config file
 	data     string // its folder
+	env      map[string]string
 	settings map[string][]string
 	files    []File
 }
@@ -39,6 +40,13 @@ func (r rancherStart) lastValue(names ...string) string {
 		return ""
 	}
 	return all[len(all)-1]
+}
+
+// nodeName returns the node's name by the settings; "" if they have none. With with-node-id K3s
+// appends an id, and only the certificate has that. Sources: pkg/cli/cmds/agent.go and
+// pkg/agent/config/config.go of https://github.com/k3s-io/k3s.
+func (r rancherStart) nodeName() string {
+	return cmp.Or(r.lastValue("node-name"), r.env[strings.ToUpper(r.name)+"_NODE_NAME"])
 }
 
 // rancher finds K3s and RKE2, which lay out their data in the same way. The engine's config is
@@ -120,15 +128,14 @@ func (g *gathering) rancherStart(name, home string, s *service) rancherStart {
 		argv:     g.argv(s),
 		settings: map[string][]string{},
 	}
-	env := map[string]string{}
 	if s != nil {
 		r.unit = s.name
-		env = g.environment(s)
+		r.env = g.environment(s)
 	}
 
 	variable := strings.ToUpper(name)
 	r.config = cmp.Or(
-		env[variable+"_CONFIG_FILE"],
+		r.env[variable+"_CONFIG_FILE"],
 		option(r.argv, "config", "c"),
 		"/etc/rancher/"+name+"/config.yaml",
 	)
@@ -139,7 +146,7 @@ func (g *gathering) rancherStart(name, home string, s *service) rancherStart {
 		r.add(f.Data)
 	}
 
-	r.data = cmp.Or(env[variable+"_DATA_DIR"], r.lastValue("data-dir", "d"), home)
+	r.data = cmp.Or(r.env[variable+"_DATA_DIR"], r.lastValue("data-dir", "d"), home)
 	return r
 }
 
@@ -197,7 +204,7 @@ func (g *gathering) rancherKubelet(r rancherStart) Kubelet {
 	if !g.exists(k.Kubeconfig) {
 		k.Kubeconfig = "" // only the data folder's own is known
 	}
-	k.NodeName = nodeName(cmp.Or(r.lastValue("node-name"), certified), g.hostname())
+	k.NodeName = nodeName(cmp.Or(certified, r.nodeName()), g.hostname())
 
 	argv := []string{"kubelet"}
 	for _, arg := range r.values("kubelet-arg") {
