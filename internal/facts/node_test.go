@@ -244,6 +244,19 @@ func TestOthersProcesses(t *testing.T) {
 	}
 }
 
+// TestTwoKubelets: of two kubelets the first to start is the machine's.
+func TestTwoKubelets(t *testing.T) {
+	tree := "-- sim.toml --\n"
+	for pid, kubeconfig := range map[string]string{"987": "/srv/machine", "10500": "/srv/container"} {
+		tree += "-- proc/" + pid + "/comm --\nkubelet\n-- proc/" + pid + "/exe link=/srv/kubelet --\n" +
+			"-- proc/" + pid + "/cmdline --\nkubelet\x00--kubeconfig=" + kubeconfig + "\x00\n" +
+			"-- proc/" + pid + "/status --\nName:\tkubelet\nUid:\t0\t0\t0\t0\n"
+	}
+
+	f := must.Get(Gather(t.Context(), must.Get(simhost.New([]byte(tree)))(t), Needs{}))(t)
+	check.Equal(t, f.Kubelet.Kubeconfig, "/srv/machine", "the kubeconfig is")
+}
+
 func TestGFDSeen(t *testing.T) {
 	for name, c := range map[string]struct{ tree, want string }{
 		"nothing":      {"-- sim.toml --\n-- proc/7/comm --\nkubelet\n", ""},

@@ -3,9 +3,12 @@
 package facts
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"syscall"
+
+	"github.com/gpuadm/gpuadm/internal/sorting"
 )
 
 // processes returns the numbers of root's processes with a name. The kernel keeps 15 letters:
@@ -55,13 +58,17 @@ func (g *gathering) processEnviron(pid string) []string {
 	return strings.Split(strings.TrimSpace(string(data)), "\x00")
 }
 
-// pids returns the numbers of all processes.
+// pids returns the numbers of all processes, the lowest first.
 func (g *gathering) pids() (all []string) {
 	for _, name := range g.list("/proc") {
 		if name[0] >= '1' && name[0] <= '9' {
 			all = append(all, name)
 		}
 	}
+
+	sorting.By(all, func(a, b string) int { // 987 before 10500, which is listed first
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	})
 	return all
 }
 
