@@ -257,6 +257,22 @@ func TestTwoKubelets(t *testing.T) {
 	check.Equal(t, f.Kubelet.Kubeconfig, "/srv/machine", "the kubeconfig is")
 }
 
+// TestUnitOfProcess: the systemd in a container, such as a node of kind, has units of its own. They
+// are not this machine's, whatever their names.
+func TestUnitOfProcess(t *testing.T) {
+	for cgroup, want := range map[string]string{
+		"0::/system.slice/kubelet.service\n":                                 "kubelet.service",
+		"2:pids:/system.slice/k3s.service\n0::/system.slice/k3s.service\n":   "k3s.service",
+		"0::/system.slice/k0s.service/kubepods/x.service\n":                  "k0s.service",
+		"0::/user.slice/user-0.slice/session-1.scope\n":                      "",
+		"0::/system.slice/docker-0a1b.scope/kubelet.slice/kubelet.service\n": "",
+	} {
+		g := &gathering{v: files{"/proc/7/cgroup": cgroup}}
+		_, unit := g.commandOf("7")
+		check.Equal(t, unit, want, "%q:", cgroup)
+	}
+}
+
 func TestGFDSeen(t *testing.T) {
 	for name, c := range map[string]struct{ tree, want string }{
 		"nothing":      {"-- sim.toml --\n-- proc/7/comm --\nkubelet\n", ""},

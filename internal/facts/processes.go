@@ -83,6 +83,9 @@ func (g *gathering) commandOf(pid string) (argv []string, unit string) {
 
 	for line := range strings.Lines(g.attr("/proc/" + pid + "/cgroup")) {
 		for part := range strings.SplitSeq(strings.TrimSpace(line), "/") {
+			if strings.HasSuffix(part, ".scope") {
+				break // what is below it are the units of a container
+			}
 			if strings.HasSuffix(part, ".service") && unit == "" {
 				unit = part
 			}
