@@ -4,8 +4,10 @@ package facts
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -129,6 +131,24 @@ func TestOneIdentity(t *testing.T) {
 			check.Equal(t, [...]string{e.Unit, e.Binary, e.Owner}, [...]string{c.unit, c.binary, ""}, "unit, program and owner")
 		})
 	}
+}
+
+// TestListenerUnseen: where systemd does not say which process is a unit's own, the engine that
+// listens does not count as another program's.
+func TestListenerUnseen(t *testing.T) {
+	const unit = "gpu-cri.service"
+	v := live{
+		files: files{
+			"/usr/lib/systemd/system/kubelet.service": service1(usualKubelet), "/usr/bin/kubelet": "x",
+			usualConfig: "version = 2\n", usualSocket: "", "/opt/x/containerd": "x",
+		},
+		links: map[string]string{},
+		mains: map[string]int{unit: 7},
+	}
+	v.process("7", unit, "/opt/x/containerd", "/opt/x/containerd\x00")
+
+	f, err := Gather(t.Context(), blind{View: v, unit: unit}, Needs{})
+	check.That(t, errors.Is(err, syscall.EIO), "%v, engines %+v", err, f.Engines)
 }
 
 // TestWrapperThatExecs: where a script has become the engine's process, that process says which file

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"debug/buildinfo"
+	"errors"
 	"path"
 	"slices"
 	"strconv"
@@ -230,8 +231,7 @@ func (g *gathering) engineOf(ctx context.Context, pid, socket string) *Engine {
 	e.Socket = cmp.Or(socket, e.Socket)
 	e.Texts = g.texts
 
-	u, err := g.v.Unit(ctx, unit)
-	if unit == "" || err != nil || strconv.Itoa(u.PID) != pid {
+	if !g.isMain(ctx, pid, unit) {
 		e.Child = true
 		e.Owner = cmp.Or(unit, "another program")
 		e.Why = "process " + pid
@@ -241,6 +241,19 @@ func (g *gathering) engineOf(ctx context.Context, pid, socket string) *Engine {
 		e.Owner, e.Why = g.owner(g.os())
 	}
 	return e
+}
+
+// isMain says whether a process is the main process of its unit.
+func (g *gathering) isMain(ctx context.Context, pid, unit string) bool {
+	if unit == "" {
+		return false
+	}
+	u, err := g.v.Unit(ctx, unit)
+	var later host.Later
+	if err != nil && !errors.As(err, &later) {
+		g.fail("ask systemd about", unit, err)
+	}
+	return err == nil && strconv.Itoa(u.PID) == pid
 }
 
 // nameOf is the name of the engine that a process is: by the name that it was started with, its
