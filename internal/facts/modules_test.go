@@ -10,6 +10,8 @@ import (
 	"crypto/x509/pkix"
 	bin "encoding/binary"
 	"math/big"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -115,6 +117,25 @@ func TestTrust(t *testing.T) {
 		if trust.SecureBoot != c.secureBoot || trust.Demands() != c.demands || trust.Trusts(trust.Build) != c.trusts {
 			t.Errorf("%s: Secure Boot %s, demands %t, trusts %t: %+v", c.name, trust.SecureBoot, trust.Demands(), trust.Trusts(trust.Build), trust)
 		}
+	}
+}
+
+// TestTrustUnseen: keys that the firmware does not give do not count as not enrolled. Some are for
+// root alone.
+func TestTrustUnseen(t *testing.T) {
+	const mok = efivars + "/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
+	v := running{files{mok: "\x07\x00\x00\x00" + string(signatureList(authority(t, dkmsKeyName, 7)))}}
+	for _, c := range []struct {
+		blind blind
+		says  string
+	}{
+		{blind{View: v, folder: efivars}, "cannot list " + efivars + ": "},
+		{blind{View: v, file: mok, why: syscall.EIO}, "cannot read " + mok + ": "},
+		{blind{View: v, file: mok, why: syscall.EACCES}, ""},
+	} {
+		_, err := ReadTrust(c.blind)
+		says := err != nil && strings.HasPrefix(err.Error(), c.says)
+		check.That(t, says == (c.says != ""), "%q: %v", c.says, err)
 	}
 }
 

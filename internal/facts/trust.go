@@ -3,6 +3,8 @@
 package facts
 
 import (
+	"errors"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -147,15 +149,18 @@ func (g *gathering) takesDB() bool {
 func (g *gathering) enrolled() (keys []modinfo.Key) {
 	const db = "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 	files := []string{"/sys/firmware/efi/mok-variables/MokListRT"}
-	variables, _ := g.v.ReadDir(efivars)
-	for _, name := range variables {
+	for _, name := range g.list(efivars) {
 		if strings.HasPrefix(name, "MokListRT") || name == db && g.takesDB() {
 			files = append(files, path.Join(efivars, name))
 		}
 	}
 
 	for _, name := range files {
-		data, _ := g.v.ReadFile(name)
+		data, err := g.v.ReadFile(name)
+		onlyRoots := errors.Is(err, fs.ErrPermission) // without root its keys are not known
+		if err != nil && !missing(err) && !isNoFile(err) && !onlyRoots {
+			g.fail("read", name, err)
+		}
 		if strings.HasPrefix(name, efivars) {
 			data = content(data)
 		}
