@@ -107,6 +107,19 @@ func TestAskClusterPods(t *testing.T) {
 	}
 }
 
+// TestAskClusterElsewhere: EC2 is asked in the machine's region, wherever the cluster is, and the
+// error says so.
+func TestAskClusterElsewhere(t *testing.T) {
+	f, n := in(t, ec2())
+	f.Break(cloudfake.Refused("denied")...)
+	_, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{
+		Name:   "gpus",
+		Region: "eu-west-1",
+		Stated: true,
+	})
+	check.Has(t, said(t, err), "about i-0abcdef1234567890 in us-east-1: ", "EC2 refuses:")
+}
+
 // TestKept keeps what was found out, for this machine and this cluster alone.
 func TestKept(t *testing.T) { synctest.Test(t, testKept) }
 

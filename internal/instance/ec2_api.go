@@ -56,14 +56,15 @@ func (a *awsAPI) privateDNS(ctx context.Context, i *Instance) (string, error) {
 		Private []string `xml:"reservationSet>item>instancesSet>item>privateDnsName"`
 	}
 	params := url.Values{"InstanceId.1": {i.ID}}
-	err := a.inRegionOf(i).askEC2API(ctx, "DescribeInstances", params, &names)
+	ec2 := a.inRegionOf(i)
+	err := ec2.askEC2API(ctx, "DescribeInstances", params, &names)
 
 	var refusal smithy.APIError
 	if errors.As(err, &refusal) && refusal.ErrorCode() == "InvalidInstanceID.NotFound" {
 		return "", nil // EC2 is eventually consistent
 	}
 	if err != nil {
-		return "", a.explain(ctx, describesInstance, i.ID, err)
+		return "", ec2.explain(ctx, describesInstance, i.ID, err)
 	}
 	if wrong := wrongClock(a.outcome().clockOff, "AWS's"); wrong != nil {
 		return "", wrong
