@@ -126,7 +126,8 @@ func denied(code string) bool {
 // unreached returns the error for an API of AWS that does not answer.
 func (a *awsAPI) unreached(asked action, err error) *trouble.Error {
 	f := a.outcome()
-	const createEndpoint = "aws ec2 create-vpc-endpoint --vpc-endpoint-type Interface --service-name "
+	const createEndpoint = "aws ec2 create-vpc-endpoint --vpc-id VPC --subnet-ids SUBNET" +
+		" --vpc-endpoint-type Interface --service-name "
 	e := &trouble.Error{
 		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", asked.name, a.region, f.host),
 		Because: []string{"a private subnet needs a NAT gateway, a VPC endpoint of the service, or a proxy"},
