@@ -120,6 +120,20 @@ func TestAskClusterElsewhere(t *testing.T) {
 	check.Has(t, said(t, err), "about i-0abcdef1234567890 in us-east-1: ", "EC2 refuses:")
 }
 
+// TestClusterInTheMaking: a cluster that is not active yet has no endpoint, and may be in another
+// region than the operator's own.
+func TestClusterInTheMaking(t *testing.T) {
+	f, n := in(t, ec2())
+	f.Break(cloudfake.Fault{
+		On:   "eks ",
+		What: "body",
+		Body: `{"cluster": {"name": "gpus", "status": "CREATING"}}`,
+	})
+	_, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"})
+	const waits = "aws eks wait cluster-active --name gpus --region us-east-1\n"
+	check.Has(t, said(t, err), waits, "a cluster in the making:")
+}
+
 // TestKept keeps what was found out, for this machine and this cluster alone.
 func TestKept(t *testing.T) { synctest.Test(t, testKept) }
 

@@ -83,7 +83,7 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	if cluster != nil && cluster.Endpoint == nil { // while it is CREATING
 		return &trouble.Error{
 			What:    "cannot join cluster " + c.Name + ": it is still being made",
-			Try:     []string{"aws eks wait cluster-active --name " + c.Name},
+			Try:     []string{"aws eks wait cluster-active --name " + c.Name + " --region " + a.region},
 			Passing: true,
 		}
 	}
