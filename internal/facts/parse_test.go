@@ -108,6 +108,10 @@ EnvironmentFile=-/etc/default/a
 	}
 	check.None(t, cmp.Diff(want, s, cmp.AllowUnexported(service{})), "got")
 	s = &service{}
+	s.add("[Unit]\nRequires=containerd.service\n")
+	s.add("[Unit]\nRequires=\nPartOf=gpu.target\n")
+	check.List(t, s.requires, []string{"containerd.service", "gpu.target"}, "dependencies:")
+	s = &service{}
 	s.add("[Service]\nExecStart=/a \\\n  -b \\\n")
 	check.List(t, Words(s.start[0]), []string{"/a", "-b"}, "a line that ends the file with a backslash:")
 }

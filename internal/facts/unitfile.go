@@ -114,10 +114,11 @@ func (s *service) add(text string) {
 		}
 
 		value = strings.TrimSpace(value)
-		if value == "" {
-			*list = nil
-		} else {
+		switch {
+		case value != "":
 			*list = append(*list, value)
+		case list != &s.requires: // an empty value clears no dependencies: systemd.unit(5)
+			*list = nil
 		}
 	}
 }
