@@ -210,8 +210,9 @@ func (g *gathering) partitioningUnit() partitioner {
 
 		for _, unit := range starts {
 			known := func(file string) bool { return path.Base(file) == unit }
-			if g.exists(etc+unit) && !slices.ContainsFunc(units, known) {
-				units = append(units, etc+unit)
+			file := g.first(etc+unit, "/usr/lib/systemd/system/"+unit)
+			if file != "" && !slices.ContainsFunc(units, known) {
+				units = append(units, file)
 			}
 		}
 	}
