@@ -63,6 +63,8 @@ func TestBuildCert(t *testing.T) {
 		{"Debian, no key yet", files{"/etc/os-release": "ID=debian\n"}, dkms, false},
 		{"Ubuntu, no key yet", files{"/etc/os-release": "ID=ubuntu\n"}, ubuntu, false},
 		{"Ubuntu", files{"/etc/os-release": "ID=ubuntu\n", ubuntu: ours}, ubuntu, false},
+		{"like Ubuntu", files{"/etc/os-release": "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", ubuntu: ours}, ubuntu, false},
+		{"Debian, with a key of the administrator's in Ubuntu's place", files{"/etc/os-release": "ID=debian\n", ubuntu: theirs}, dkms, false},
 		{"by DKMS's settings", files{"/etc/os-release": "ID=ubuntu\n", "/etc/dkms/framework.conf.d/site.conf": "mok_certificate=/etc/site.der\n"}, "/etc/site.der", false},
 		{"waits", files{dkms: ours, mokNew: "\x07\x00\x00\x00" + string(signatureList(theirs, ours))}, dkms, true},
 		{"another one waits", files{dkms: ours, mokNew: "\x07\x00\x00\x00" + string(signatureList(theirs))}, dkms, false},
@@ -102,7 +104,7 @@ func TestTrust(t *testing.T) {
 			"/proc/keys": "1 I------ 1 perm 1f030000 0 0 asymmetri DKMS module signing key: 0a4e: X509.rsa 8a []\n",
 		}, true, false, "on"},
 		{"on, the kernel has the key", files{
-			secureBoot: attributes + "\x01", "/var/lib/shim-signed/mok/MOK.der": authority(t, "site key", 3),
+			"/etc/os-release": "ID=ubuntu\n", secureBoot: attributes + "\x01", "/var/lib/shim-signed/mok/MOK.der": authority(t, "site key", 3),
 			"/proc/keys": "1 I------ 1 perm 1f030000 0 0 asymmetri Site: site key: 0a4e: X509.rsa 8a []\n",
 		}, true, true, "on"},
 		{"on, in the firmware's db on Ubuntu", files{"/etc/os-release": "ID=ubuntu\nID_LIKE=debian\n", secureBoot: attributes + "\x01", db: attributes + string(signatureList(ours)), "/var/lib/dkms/mok.pub": ours}, true, true, "on"},

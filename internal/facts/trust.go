@@ -208,7 +208,11 @@ func (g *gathering) buildKeyFiles() (private, public string) {
 	)
 	private = dkms + ".key"
 	public = dkms + ".pub"
-	if g.exists(ubuntu+".der") || g.os().ID == "ubuntu" && !g.exists(public) {
+
+	// On other systems DKMS leaves a key in Ubuntu's place alone, since its version 3.0.6.
+	o := g.os()
+	isUbuntu := o.ID == "ubuntu" || len(o.Like) > 0 && o.Like[0] == "ubuntu"
+	if isUbuntu && (g.exists(ubuntu+".der") || !g.exists(public)) {
 		private = ubuntu + ".priv"
 		public = ubuntu + ".der"
 	}
