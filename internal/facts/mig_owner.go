@@ -3,6 +3,7 @@
 package facts
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -55,6 +56,10 @@ func (g *gathering) partitionerOwner() *Owner {
 	enabled := "enabled and calls " + found.calls
 	if m := g.kind().MIG; m.Unit {
 		return &Owner{m.Who, found.name + " is " + enabled, m.Ends}
+	}
+	if found.by != "" {
+		why := found.by + " is enabled and starts it, and it calls " + found.calls
+		return &Owner{found.name, why, "systemctl disable --now " + found.by}
 	}
 	return &Owner{found.name, "it is " + enabled, "systemctl disable --now " + found.name}
 }
@@ -159,6 +164,7 @@ const firstBootOver = "/var/lib/cloud/instance/sem/config_scripts_user"
 // commands.
 type partitioner struct {
 	name  string // of the unit, or the file; "" = none was found
+	by    string // the enabled unit that starts it, where that is another one
 	file  string // the file that makes the call, where that is not a unit of its own
 	calls string // the program that it calls, and in which script
 }
@@ -184,6 +190,8 @@ func (g *gathering) partitioningUnit() partitioner {
 		units = append(units, g.glob(folder+"*.requires/*")...)
 	}
 
+	by := map[string]string{} // the enabled unit by which a unit is started that is not enabled
+
 	for i := 0; i < len(units); i++ { // units grows
 		name := path.Base(units[i])
 		if g.masked(name) {
@@ -202,7 +210,7 @@ func (g *gathering) partitioningUnit() partitioner {
 			case calls == "":
 				starts = append(starts, others...)
 			case file == units[i] || isPlatforms:
-				return partitioner{name: name, calls: calls}
+				return partitioner{name: name, by: by[name], calls: calls}
 			default:
 				return partitioner{name: name, file: file, calls: calls}
 			}
@@ -213,6 +221,7 @@ func (g *gathering) partitioningUnit() partitioner {
 			file := g.first(etc+unit, "/usr/lib/systemd/system/"+unit)
 			if file != "" && !slices.ContainsFunc(units, known) {
 				units = append(units, file)
+				by[unit] = cmp.Or(by[name], name)
 			}
 		}
 	}

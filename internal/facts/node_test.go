@@ -187,11 +187,11 @@ func TestMIGOwner(t *testing.T) {
 		"a loop":         {unit("enabled", "ExecStart=/opt/a.sh") + "-- opt/a.sh --\n#!/bin/sh\n/opt/b.sh\n-- opt/b.sh --\n#!/bin/sh\n/opt/a.sh\n", "", ""},
 		"an export":      {unit("enabled", "ExecStart=/usr/bin/nvidia-mig-parted export"), "", ""},
 		"a question":     {unit("enabled", "ExecStart=/usr/bin/nvidia-smi --query-gpu=mig.mode.current --format=csv"), "", ""},
-		"a timer":        {strings.ReplaceAll(unit("enabled", ""), "cut.service", "cut.timer") + "-- etc/systemd/system/cut.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "cut.service (it is enabled and calls nvidia-smi)", ""},
-		"a timer's":      {strings.ReplaceAll(unit("enabled", "Unit=slices.service"), "cut.service", "cut.timer") + "-- etc/systemd/system/slices.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "slices.service (it is enabled and calls nvidia-smi)", ""},
-		"a package's":    {strings.ReplaceAll(unit("enabled", ""), "cut.service", "cut.timer") + "-- usr/lib/systemd/system/cut.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "cut.service (it is enabled and calls nvidia-smi)", ""},
-		"one it wants":   {unit("enabled", "ExecStart=/bin/true\n[Unit]\nWants=network.target slices.service") + "-- etc/systemd/system/slices.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "slices.service (it is enabled and calls nvidia-smi)", ""},
-		"wants, spaced":  {unit("enabled", "ExecStart=/bin/true\n[Unit]\nWants = slices.service") + "-- etc/systemd/system/slices.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "slices.service (it is enabled and calls nvidia-smi)", ""},
+		"a timer":        {strings.ReplaceAll(unit("enabled", ""), "cut.service", "cut.timer") + "-- etc/systemd/system/cut.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "cut.service (cut.timer is enabled and starts it, and it calls nvidia-smi)", ""},
+		"a timer's":      {strings.ReplaceAll(unit("enabled", "Unit=slices.service"), "cut.service", "cut.timer") + "-- etc/systemd/system/slices.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "slices.service (cut.timer is enabled and starts it, and it calls nvidia-smi)", ""},
+		"a package's":    {strings.ReplaceAll(unit("enabled", ""), "cut.service", "cut.timer") + "-- usr/lib/systemd/system/cut.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "cut.service (cut.timer is enabled and starts it, and it calls nvidia-smi)", ""},
+		"one it wants":   {unit("enabled", "ExecStart=/bin/true\n[Unit]\nWants=network.target slices.service") + "-- etc/systemd/system/slices.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "slices.service (cut.service is enabled and starts it, and it calls nvidia-smi)", ""},
+		"wants, spaced":  {unit("enabled", "ExecStart=/bin/true\n[Unit]\nWants = slices.service") + "-- etc/systemd/system/slices.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n", "slices.service (cut.service is enabled and starts it, and it calls nvidia-smi)", ""},
 		"a drop-in":      {unit("enabled", "ExecStart=/bin/true") + "-- etc/systemd/system/cut.service.d/mig.conf --\n[Service]\nExecStartPre=-/usr/bin/nvidia-smi -mig 1\n", "/etc/systemd/system/cut.service.d/mig.conf (it calls nvidia-smi at each boot)", ""},
 		"cron":           {"-- sim.toml --\n-- etc/cron.d/mig --\nPATH=/usr/bin\n@reboot root sleep 30; nvidia-smi -mig 1 && nvidia-smi mig -cgi 19 -C\n", "/etc/cron.d/mig (it calls nvidia-smi at each boot)", ""},
 		"root's cron":    {"-- sim.toml --\n-- var/spool/cron/crontabs/root --\n# m h\n@reboot /opt/cut.sh\n-- opt/cut.sh --\n#!/bin/sh\nnvidia-smi mig -dci; nvidia-smi mig -dgi\n", "/var/spool/cron/crontabs/root (it calls nvidia-smi, in /opt/cut.sh at each boot)", ""},
@@ -221,6 +221,18 @@ func TestMIGOwner(t *testing.T) {
 			check.That(t, err == nil && owner == c.owner && f.DynamicMIG == c.dynamic, "%q %q, %v; want %q %q", owner, f.DynamicMIG, err, c.owner, c.dynamic)
 		})
 	}
+}
+
+// TestTimerEnds: the command that ends the partitions by a timer's service disables the timer, since
+// the service is not enabled.
+func TestTimerEnds(t *testing.T) {
+	const timer = "-- sim.toml --\n[[unit]]\nname = \"cut.timer\"\nenabled = \"enabled\"\n" +
+		"-- etc/systemd/system/cut.timer --\n[Timer]\nOnBootSec=60\n[Install]\nWantedBy=timers.target\n"
+	const service = "-- etc/systemd/system/cut.service --\n[Service]\nExecStart=/usr/bin/nvidia-smi -mig 1\n"
+	n := must.Get(simhost.New([]byte(timer + service)))(t)
+	f := must.Get(Gather(t.Context(), n, Needs{Driver: true}))(t)
+	must.That(t, f.MIGOwner != nil, "nothing partitions the GPUs")
+	check.Equal(t, f.MIGOwner.Ends, "systemctl disable --now cut.timer", "what ends it:")
 }
 
 // TestOthersProcesses: a kubelet without a unit, and an engine that reads the file that the spec
