@@ -79,7 +79,8 @@ func (g *gathering) kubeletCommand(s *service) kubeletCommand {
 	if len(s.start) == 0 {
 		return c
 	}
-	argv, from := traced(s.start[0], func() map[string]string { return c.values })
+	line := g.specifiers(s, s.start[0])
+	argv, from := traced(line, func() map[string]string { return c.values })
 	i := slices.IndexFunc(argv, func(word string) bool { return path.Base(word) == "kubelet" })
 	switch {
 	case i < 0:

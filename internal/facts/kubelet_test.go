@@ -282,6 +282,19 @@ func TestRancherRegistration(t *testing.T) {
 	}
 }
 
+// TestSpecifiers: systemd puts the host's name into a command line, and into the unit's variables.
+func TestSpecifiers(t *testing.T) {
+	for lines, want := range map[string]string{
+		"ExecStart=/usr/bin/kubelet --hostname-override=%H":                           "gpu-1.example.com",
+		"ExecStart=/usr/bin/kubelet --hostname-override=%l":                           "gpu-1",
+		"ExecStart=/usr/bin/kubelet --hostname-override=%%H":                          "%h",
+		"Environment=NAME=%l\nExecStart=/usr/bin/kubelet --hostname-override=${NAME}": "gpu-1",
+	} {
+		f := gather(t, files{unitFile: "[Service]\n" + lines + "\n", "/etc/hostname": "gpu-1.example.com\n"})
+		check.Equal(t, f.Kubelet.NodeName, want, "%s: the node is", lines)
+	}
+}
+
 // TestRancherNodeName: before K3s has joined, its settings name the node, the unit's variable last;
 // then the certificate does, with the id that K3s appends.
 func TestRancherNodeName(t *testing.T) {

@@ -178,7 +178,7 @@ func (g *gathering) argv(s *service) []string {
 	if s == nil || len(s.start) == 0 {
 		return nil
 	}
-	return commandLine(s.start[0], func() map[string]string { return g.environment(s) })
+	return commandLine(g.specifiers(s, s.start[0]), func() map[string]string { return g.environment(s) })
 }
 
 // environment returns the variables that the unit sets.
@@ -209,7 +209,7 @@ func (e environ) pairs() (all []string) {
 func (g *gathering) environ(s *service) environ {
 	e := environ{values: map[string]string{}, from: map[string]string{}}
 	for _, line := range s.env {
-		for _, word := range Words(line) {
+		for _, word := range Words(g.specifiers(s, line)) {
 			if name, value, ok := strings.Cut(word, "="); ok {
 				e.values[name] = value
 				e.from[name] = ""
@@ -218,7 +218,7 @@ func (g *gathering) environ(s *service) environ {
 	}
 
 	for _, name := range s.envFiles {
-		name = s.specifiers(strings.TrimPrefix(name, "-"))
+		name = strings.ReplaceAll(g.specifiers(s, strings.TrimPrefix(name, "-")), "%%", "%")
 		matches := g.glob(name)
 		if matches == nil && !strings.ContainsAny(name, `*?[\`) {
 			e.files = append(e.files, File{Path: name})
@@ -236,12 +236,19 @@ func (g *gathering) environ(s *service) environ {
 	return e
 }
 
-// specifiers replaces the specifiers of a unit's name, which names of files may have: "Specifiers"
-// in systemd.unit(5).
-func (s *service) specifiers(text string) string {
+// specifiers replaces the specifiers of a unit's name and of the host's, and leaves %%, which Words
+// reads. Source: "Specifiers" in systemd.unit(5).
+func (g *gathering) specifiers(s *service, text string) string {
 	if !strings.Contains(text, "%") {
 		return text
 	}
+
 	stem := strings.TrimSuffix(s.name, ".service")
-	return strings.NewReplacer("%%", "%", "%n", s.name, "%N", stem, "%p", stem).Replace(text)
+	hostname := g.hostname()
+	short, _, _ := strings.Cut(hostname, ".")
+	return strings.NewReplacer(
+		"%%", "%%",
+		"%n", s.name, "%N", stem, "%p", stem,
+		"%H", hostname, "%l", short,
+	).Replace(text)
 }
