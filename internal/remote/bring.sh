@@ -28,7 +28,8 @@ bring() {
 		set -- $(df -Pk "$in" 2>/dev/null | tail -n 1)
 		# SERVER:/PATH is NFS, where root of this machine may have no rights. The program has less than 40 MB.
 		case $1 in *:*) continue ;; esac
-		for old in "$in/$name"*; do
+		# Not *: the name of another machine, gpu-2, may begin with this one's, gpu.
+		for old in "$in/$name"????????.??????; do
 			case $old in "$in/$name${boot%%-*}."*) ;; *) rm -rf "$old" 2>/dev/null ;; esac
 		done
 		[ "${4:-0}" -gt 40000 ] || continue

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,7 +27,8 @@ func TestBringSweeps(t *testing.T) {
 	left := filepath.Join(home, ".gpuadm-ssh."+machine+"-01234567.AbCdEf")
 	atWork := filepath.Join(home, ".gpuadm-ssh."+machine+"-"+boot+".AbCdEf")
 	others := filepath.Join(home, ".gpuadm-ssh.another-01234567.AbCdEf")
-	for _, folder := range []string{left, atWork, others} {
+	alike := filepath.Join(home, ".gpuadm-ssh."+machine+"-2-01234567.AbCdEf")
+	for _, folder := range []string{left, atWork, others, alike} {
 		must.OK(t, os.Mkdir(folder, 0o700))
 		must.OK(t, os.WriteFile(filepath.Join(folder, "gpuadm"), []byte("half"), 0o700))
 	}
@@ -45,5 +47,7 @@ func TestBringSweeps(t *testing.T) {
 	must.That(t, strings.Contains(string(out), mark+"machine"), "the session says %q", out)
 
 	found := must.Get(filepath.Glob(home + "/.gpuadm-ssh.*"))(t)
-	check.List(t, found, []string{others, atWork}, "copies:")
+	want := []string{others, atWork, alike}
+	slices.Sort(want)
+	check.List(t, found, want, "copies:")
 }
