@@ -88,6 +88,9 @@ func (m *Machine) register(k facts.Kubelet) (registration, error) {
 
 	r.pods, err = c.Pods(ctx, r.name)
 	r.listsPods = err == nil
+	if err != nil && !errors.Is(err, kube.Forbidden) {
+		m.cannotRead("this machine's pods in the cluster", err)
+	}
 	return r, nil
 }
 

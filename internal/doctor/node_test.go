@@ -153,6 +153,17 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
+// TestSilentServerOfPods: pods that the API server does not list were not checked, unless kubelet
+// may not list them.
+func TestSilentServerOfPods(t *testing.T) {
+	for status, want := range map[int]State{501: Unknown, 403: Healthy} {
+		n, s := joined(t, plugin)
+		s.Server.Fail(kubesim.Fault{On: "GET /api/v1/pods", Status: status, Times: -1})
+		report := examine(t, n)
+		check.That(t, report.State == want, "%d: %v, unread %v", status, report.Causes, report.Unread)
+	}
+}
+
 // unread wants the API server as the one part that cannot be read.
 func unread(t *testing.T, v host.View) {
 	t.Helper()
