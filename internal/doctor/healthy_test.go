@@ -36,6 +36,7 @@ func TestHealthyEdges(t *testing.T) {
 		"no persistence":           {"no-persistenced"},
 		"no server of the time":    {"no-time"},
 		"another vendor's GPU too": {"amd"},
+		"no EFA for its plugin":    {"pod-waits aws-efa-k8s-device-plugin-abcde CrashLoopBackOff"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := incident.Joined(t, true)

@@ -106,9 +106,16 @@ func (r registration) pluginPod() string {
 	return ""
 }
 
-// offersGPUs reports whether a pod has the name of a device plugin or a DRA driver.
+// offersGPUs reports whether a pod has the name of a device plugin or a DRA driver for GPUs. Those
+// of network cards are no sign: sriov-device-plugin, and aws-efa-k8s-device-plugin, which ends
+// again and again on a node without EFA.
+// Sources: https://github.com/aws/eks-charts/issues/1239;
+// https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin;
+// https://github.com/Project-HAMi/HAMi (hami-device-plugin).
 func offersGPUs(pod kube.Pod) bool {
-	return strings.Contains(pod.Name, "device-plugin") || strings.Contains(pod.Name, "dra-driver")
+	isNamed := func(word string) bool { return strings.Contains(pod.Name, word) }
+	isOfGPUs := slices.ContainsFunc([]string{"nvidia", "gpu", "hami"}, isNamed)
+	return isOfGPUs && (isNamed("device-plugin") || isNamed("dra-driver"))
 }
 
 // logs returns the command that shows what the device plugin says, or which pods are on the Node.
