@@ -108,14 +108,16 @@ func (r registration) pluginPod() string {
 
 // offersGPUs reports whether a pod has the name of a device plugin or a DRA driver for GPUs. Those
 // of network cards are no sign: sriov-device-plugin, and aws-efa-k8s-device-plugin, which ends
-// again and again on a node without EFA.
+// again and again on a node without EFA. A DRA driver's controller and its webhook offer none.
 // Sources: https://github.com/aws/eks-charts/issues/1239;
+// manifests/state-dra-driver in https://github.com/NVIDIA/gpu-operator;
 // https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin;
 // https://github.com/Project-HAMi/HAMi (hami-device-plugin).
 func offersGPUs(pod kube.Pod) bool {
 	isNamed := func(word string) bool { return strings.Contains(pod.Name, word) }
 	isOfGPUs := slices.ContainsFunc([]string{"nvidia", "gpu", "hami"}, isNamed)
-	return isOfGPUs && (isNamed("device-plugin") || isNamed("dra-driver"))
+	isOfDRA := isNamed("dra-driver") && isNamed("kubelet-plugin")
+	return isOfGPUs && (isNamed("device-plugin") || isOfDRA)
 }
 
 // logs returns the command that shows what the device plugin says, or which pods are on the Node.

@@ -76,6 +76,12 @@ func TestNode(t *testing.T) {
 				s.Server.AddPod(incident.Pod("aws-efa-k8s-device-plugin-abcde"))
 			}, "KUB-021", "no device plugin and no DRA driver runs on the Node gpu-1.internal",
 		},
+		{
+			"the controller of a DRA driver alone", nil, func(s *incident.World) {
+				s.Offers(0, 8)
+				s.Server.AddPod(incident.Pod("nvidia-dra-driver-gpu-controller-7c9d8b6f5-x2x4k"))
+			}, "KUB-021", "no device plugin and no DRA driver runs on the Node gpu-1.internal",
+		},
 		{"deleted", nil, func(s *incident.World) { s.Server.DeleteNode("gpu-1.internal") }, "KUB-008", "kubelet runs, and the cluster has no Node gpu-1.internal"},
 		{"deleted, kubelet does not run", func(r *incident.Machine) { r.Fails("kubelet") }, func(s *incident.World) { s.Server.DeleteNode("gpu-1.internal") }, "KUB-001", ""},
 		{"taint", nil, func(s *incident.World) { taints(s, gpu, custom) }, "KUB-009", "the Node gpu-1.internal has the taint dedicated=training:NoSchedule, and no pod of a device plugin"},
