@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/incident"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // goodCheckpoint is a checkpoint of the DRA driver in two versions. The checksums were made by
@@ -56,4 +58,25 @@ func TestDRAPluginLoops(t *testing.T) {
 			check.That(t, isRemoved == c.blamed, "%v", r.Causes[0].Commands)
 		})
 	}
+}
+
+// TestBothContainersOfDRALoop: where both containers of a DRA driver's pod end again and again,
+// doctor names the container that offers the GPUs, and has no part left out.
+func TestBothContainersOfDRALoop(t *testing.T) {
+	w := incident.Joined(t, true)
+	var loops []any
+	for _, name := range []string{"compute-domains", "gpus"} {
+		loops = append(loops, kubesim.Object{
+			"name":  name,
+			"state": kubesim.Object{"waiting": kubesim.Object{"reason": "CrashLoopBackOff"}},
+		})
+	}
+	pod := incident.Pod("nvidia-dra-driver-gpu-kubelet-plugin-x2x4k")
+	pod["status"] = kubesim.Object{"containerStatuses": loops}
+	w.Server.AddPod(pod)
+
+	r := examine(t, w.Node())
+	must.That(t, codes(r) == "KUB-022", "root causes %v", r.Causes)
+	check.Has(t, r.Causes[0].Found[0].What, "the container gpus of the pod", "it says")
+	check.That(t, !strings.Contains(r.Causes[0].Fix, "computeDomains"), "%s", r.Causes[0].Fix)
 }

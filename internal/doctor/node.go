@@ -209,18 +209,25 @@ func pluginLoops(m *Machine) (found []Finding) {
 		if !offersGPUs(pod) && !preparesGPUs(pod) {
 			continue
 		}
-		for _, container := range slices.Concat(pod.Status.Init, pod.Status.Containers) {
-			reason := container.State.Waiting.Reason
-			isStuck := strings.HasSuffix(reason, "BackOff") || strings.HasSuffix(reason, "Error")
-			if !isStuck {
-				continue
-			}
+		if container := stuckContainer(pod); container.Name != "" {
 			found = append(found, m.stuckPlugin(registered, pod, container))
-			break
 		}
 	}
 
 	return found
+}
+
+// stuckContainer returns the first container of a pod that does not start; the zero Started if all
+// do. Kubelet sorts containers by name, and what offers the GPUs counts more than compute domains.
+func stuckContainer(pod kube.Pod) (stuck kube.Started) {
+	for _, container := range slices.Concat(pod.Status.Init, pod.Status.Containers) {
+		reason := container.State.Waiting.Reason
+		isStuck := strings.HasSuffix(reason, "BackOff") || strings.HasSuffix(reason, "Error")
+		if isStuck && (stuck.Name == "" || stuck.Name == computeDomains) {
+			stuck = container
+		}
+	}
+	return stuck
 }
 
 // computeDomains is the container of the DRA driver's pod that serves compute domains. Without it
