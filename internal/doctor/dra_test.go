@@ -80,3 +80,12 @@ func TestBothContainersOfDRALoop(t *testing.T) {
 	check.Has(t, r.Causes[0].Found[0].What, "the container gpus of the pod", "it says")
 	check.That(t, !strings.Contains(r.Causes[0].Fix, "computeDomains"), "%s", r.Causes[0].Fix)
 }
+
+// TestComputeDomainsWithoutDriver: the container for compute domains ends where no driver answers,
+// so that the driver is the one root cause.
+func TestComputeDomainsWithoutDriver(t *testing.T) {
+	w := incident.Joined(t, true)
+	w.Do(w.Named("driver-silent"))
+	w.Do(w.Named("compute-domain-driver-needs-a-newer-driver"))
+	check.Equal(t, codes(examine(t, w.Node())), "DRV-015", "root causes")
+}
