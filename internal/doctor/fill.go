@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/pattern"
@@ -126,10 +127,11 @@ func (m *Machine) withSection(command string) string {
 	return command
 }
 
-// gpus are the addresses of the GPUs that the cause is about.
+// gpus are the addresses of the GPUs that the cause is about, each once.
 func (c Cause) gpus() (addresses []string) {
 	for _, found := range c.Found {
-		if address().MatchString(found.Object) {
+		isGPU := address().MatchString(found.Object)
+		if isGPU && !slices.Contains(addresses, found.Object) {
 			addresses = append(addresses, found.Object)
 		}
 	}

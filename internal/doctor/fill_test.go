@@ -30,6 +30,18 @@ func TestOneCommandForAllGPUs(t *testing.T) {
 	check.That(t, len(resets) == 1 && resets[0] == want, "%q, want %q", resets, want)
 }
 
+// TestGPUWithTwoErrorsIsNamedOnce: a GPU with errors of its memory and of another part, which one
+// reset ends, is in the command once.
+func TestGPUWithTwoErrorsIsNamedOnce(t *testing.T) {
+	w := incident.Joined(t, true)
+	w.GPU(0, `recovery = "reset"`)
+	const at = "NVRM: Xid (PCI:0000:18:00): "
+	w.Says(at+"48, words", at+"62, words")
+	r := examine(t, w.Node())
+	must.That(t, codes(r) == "GPU-011" && len(r.Causes[0].Found) == 2, "root causes %v", r.Causes)
+	check.Has(t, r.Causes[0].Fix, "(sudo nvidia-smi --gpu-reset -i 0000:18:00.0)", "its fix")
+}
+
 // TestOfAllGPUs: commands about one GPU are joined where nothing else differs.
 func TestOfAllGPUs(t *testing.T) {
 	got := ofAllGPUs([]string{
