@@ -187,16 +187,22 @@ func slowed(reason, what string) func(*Machine) []Finding {
 	return ofGPUs(when(isSlowed, what), nil)
 }
 
-// notPersistent notes that neither the daemon nor a setting keeps the GPUs initialised.
-func (m *Machine) notPersistent() []Finding {
+// notPersistent notes that neither the daemon nor a setting keeps the GPUs initialised. systemctl
+// enables neither a masked unit nor a unit that is not installed.
+func (m *Machine) notPersistent(daemon host.Unit) []Finding {
 	gpus := m.answering()
 	isPersistent := func(gpu host.GPU) bool { return gpu.Persistent }
 	if len(gpus) == 0 || !m.ownDriver() || slices.ContainsFunc(gpus, isPersistent) {
 		return nil
 	}
+
+	on := "sudo systemctl enable --now nvidia-persistenced"
+	if daemon.Load != "loaded" {
+		on = "sudo nvidia-smi --persistence-mode=1 (until the next boot)"
+	}
 	return []Finding{{
 		Part: "off",
-		What: "persistence is off, so that each first program initialises all GPUs again: sudo systemctl enable --now nvidia-persistenced",
+		What: "persistence is off, so that each first program initialises all GPUs again: " + on,
 		Note: true,
 	}}
 }
@@ -207,7 +213,7 @@ func noPersistence(m *Machine) []Finding {
 		return nil
 	}
 	if u.Enabled != "enabled" {
-		return m.notPersistent()
+		return m.notPersistent(u)
 	}
 	return []Finding{{What: drivers.PersistencedUnit + " is enabled and " + u.Active}}
 }

@@ -28,9 +28,17 @@ func TestNotes(t *testing.T) {
 		}, "nvidia-uvm is not loaded"},
 		"persistence is off": {func(m *incident.Machine) {
 			const runs = "name = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"active\""
+			const off = "name = \"nvidia-persistenced.service\"\nenabled = \"disabled\"\nactive = \"inactive\""
+			m.Change("sim.toml", runs, off)
+		}, "initialises all GPUs again: sudo systemctl enable --now nvidia-persistenced\n"},
+		"persistence is off, without its daemon": {func(m *incident.Machine) {
+			const runs = "name = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"active\""
 			const other = "name = \"other.service\"\nenabled = \"disabled\"\nactive = \"inactive\""
 			m.Change("sim.toml", runs, other)
-		}, "persistence is off"},
+		}, "again: sudo nvidia-smi --persistence-mode=1 (until the next boot)\n"},
+		"persistence is off, and its daemon masked": {func(m *incident.Machine) {
+			m.Masked("nvidia-persistenced")
+		}, "again: sudo nvidia-smi --persistence-mode=1 (until the next boot)\n"},
 		"the next kernel has no module": {func(m *incident.Machine) {
 			m.Put("usr/lib/modules/6.8.0-90-generic/modules.dep", "")
 		}, "the next boot starts kernel 6.8.0-90-generic, which has no module nvidia"},
