@@ -35,6 +35,12 @@ func (m *Machine) seenXids() (seen map[string]map[faults.Xid]int, asked map[stri
 			continue
 		}
 
+		// The driver tells a fall off the bus in two lines, the second without a number: osinit.c in
+		// https://github.com/NVIDIA/open-gpu-kernel-modules.
+		isSecond := seen[address][xid] > 0 && !strings.Contains(line, "Xid (")
+		if isSecond {
+			continue
+		}
 		if seen[address] == nil {
 			seen[address] = map[faults.Xid]int{}
 		}

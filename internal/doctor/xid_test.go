@@ -43,6 +43,9 @@ func TestXidsOfOneGPU(t *testing.T) {
 		{"another newer one", "system-reboot", []string{at + "119, words"}, []string{"Xid 119, GSP RPC timeout | "}, ""},
 		{"an unknown one", "action 9", []string{at + "48, words"}, []string{"Xid 48, "}, ""},
 		{"an unknown one alone", "action 9", nil, []string{": action 9, which this release does not know | do what the driver asks for (nvidia-smi"}, ""},
+		{"off the bus, in two lines", "reset", []string{
+			at + "79, GPU has fallen off the bus.", "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.",
+		}, []string{"Xid 79, GPU has fallen off the bus | drain"}, "fell off the bus in this boot"},
 		{"of a MIG slice", "reset", []string{"NVRM: Xid (PCI:0000:18:00 GPU-I:05 GPU-CI:01): 109, words"}, []string{"Xid 109, context switch timeout | drain"}, ""},
 		{"of an old driver", "reset", []string{"NVRM: Xid (0000:18:00): 62, words"}, []string{"Xid 62, halt of an internal microcontroller | drain"}, ""},
 		{"a link's sub-code", "reset", []string{at + fmt.Sprintf(netir, 0x1005c6)}, []string{"Xid 149, NVLink NETIR error (NETIR_LINK_EVT) | drain"}, ""},
