@@ -29,8 +29,12 @@ type PodDevice struct {
 // KubeletPodResourcesListUseActivePods off (pull 132028).
 func OfPods(ctx context.Context, v host.View) ([]PodDevice, error) {
 	socket := cmp.Or(facts.KubeletFolder(v), facts.Kubelet{}.Folder()) + facts.PodResources
-	if _, err := v.Stat(socket); err != nil || !v.Live() {
+	_, err := v.Stat(socket)
+	switch {
+	case host.NotExist(err) || !v.Live():
 		return nil, nil
+	case err != nil:
+		return nil, err
 	}
 
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)

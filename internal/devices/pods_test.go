@@ -3,8 +3,11 @@
 package devices
 
 import (
+	"errors"
+	"io/fs"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -81,6 +84,21 @@ func TestPodDevices(t *testing.T) {
 	})
 	_, err = OfPods(t.Context(), n)
 	check.That(t, err != nil, "a kubelet that fails counts as one with no pods")
+}
+
+// closed is a machine on which no file can be looked at.
+type closed struct{ *simhost.Node }
+
+func (closed) Stat(name string) (host.Info, error) {
+	return host.Info{}, &host.FileError{Verb: "read", Path: name, Cause: syscall.EACCES}
+}
+
+// TestSocketThatCannotBeLookedAt: where gpuadm cannot see whether kubelet has a socket, it does not
+// know that no pod has a GPU.
+func TestSocketThatCannotBeLookedAt(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- sim.toml --\n")))(t)
+	got, err := OfPods(t.Context(), closed{n})
+	check.That(t, errors.Is(err, fs.ErrPermission), "%v, %v", got, err)
 }
 
 func TestHolderGroups(t *testing.T) {
