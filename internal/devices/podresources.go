@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // PodDevice is a device that kubelet has given to a pod.
@@ -103,9 +104,12 @@ func idsOfContainer(container []byte) ([]string, error) {
 	return ids, err
 }
 
-// deviceIDs reads a ContainerDevices, resource_name (1) and device_ids (2), if the resource is
-// NVIDIA's. A shared device has its replica behind two colons (NVIDIA/k8s-device-plugin,
-// internal/rm/devices.go).
+// deviceIDs reads a ContainerDevices, resource_name (1) and device_ids (2), if the devices are GPUs
+// or their partitions. A shared device has its replica behind two colons. The resources of NVIDIA's
+// network cards are nvidia.com's too, such as nvidia.com/hostdev: those devices have PCI addresses.
+// Sources: NVIDIA/k8s-device-plugin, internal/rm/devices.go;
+// https://docs.nvidia.com/networking/display/kubernetes2570/quick-start/host-device-rdma.html;
+// https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin.
 func deviceIDs(devices []byte) ([]string, error) {
 	var ids []string
 	isNvidia := false
@@ -115,7 +119,9 @@ func deviceIDs(devices []byte) ([]string, error) {
 			isNvidia = strings.HasPrefix(string(value), "nvidia.com/")
 		case 2:
 			id, _, _ := strings.Cut(string(value), "::")
-			ids = append(ids, id)
+			if !pciAddress().MatchString(id) {
+				ids = append(ids, id)
+			}
 		}
 		return nil
 	})
@@ -125,3 +131,6 @@ func deviceIDs(devices []byte) ([]string, error) {
 
 	return ids, err
 }
+
+// pciAddress matches the address of a function on the PCI bus.
+var pciAddress = pattern.Of(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)

@@ -37,10 +37,11 @@ func given(namespace, name, resource string, ids ...string) string {
 
 // TestPodDevices: pods that have a device count also without a process; those that kubelet lists
 // without a device, as it lists ended ones before Kubernetes 1.34, do not; other vendors' devices
-// never do.
+// never do, nor do NVIDIA's network cards.
 func TestPodDevices(t *testing.T) {
 	kubelet := given("ml", "train-0", "nvidia.com/gpu", "GPU-1::0", "GPU-1::3") + given("ml", "pulls", "nvidia.com/mig-1g.10gb", "MIG-2") +
-		field(1, field(1, "done"), field(2, "ml"), field(3, field(1, "main"), "\x18\x07")) + given("net", "nic", "example.com/nic", "NIC-1")
+		field(1, field(1, "done"), field(2, "ml"), field(3, field(1, "main"), "\x18\x07")) + given("net", "nic", "example.com/nic", "NIC-1") +
+		given("net", "vf", "nvidia.com/hostdev", "0000:3b:02.1")
 	resources := "/var/lib/kubelet" + facts.PodResources
 	boot := func(files string) *simhost.Node {
 		n := must.Get(simhost.New([]byte("-- sim.toml --\n" + files)))(t)
