@@ -321,12 +321,24 @@ func migManagerStopped(m *Machine) []Finding {
 // hasGPUs reports whether the Node offers GPUs or shares of them, by whichever plugin's resource.
 func (r registration) hasGPUs() bool {
 	for resource, quantity := range r.node.Status.Allocatable {
-		isGPU := strings.HasPrefix(resource, "nvidia.com/") || strings.Contains(resource, "gpu")
+		isGPU := strings.Contains(resource, "gpu") || isShare(resource)
 		if isGPU && quantity.Count() > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// isShare reports whether a resource has the name of partitions or shares of GPUs, or of the GPUs
+// of virtual machines, which has capitals: nvidia.com/GRID_T4-1Q. The resources of NVIDIA's network
+// cards are nvidia.com's too, such as nvidia.com/hostdev.
+// Sources: README of https://github.com/NVIDIA/k8s-device-plugin, and that of
+// https://github.com/NVIDIA/kubevirt-gpu-device-plugin;
+// https://docs.nvidia.com/networking/display/kubernetes2570/quick-start/host-device-rdma.html.
+func isShare(resource string) bool {
+	name, isNvidias := strings.CutPrefix(resource, "nvidia.com/")
+	hasName := strings.HasPrefix(name, "mig-") || strings.HasPrefix(name, "gpu.")
+	return isNvidias && (hasName || name != strings.ToLower(name))
 }
 
 // registersGPUs reports whether a DRA driver, or a plugin, has registered GPUs with kubelet: by the
@@ -401,7 +413,9 @@ func offersFewer(m *Machine) []Finding {
 		return nil
 	}
 	for resource, count := range offers {
-		if strings.HasPrefix(resource, "nvidia.com/") && resource != gpuResource && count > 0 {
+		mayBeRenamed := strings.HasPrefix(resource, "nvidia.com/") && !registered.hadWhole()
+		isOther := resource != gpuResource && (mayBeRenamed || isShare(resource))
+		if isOther && count > 0 {
 			return nil
 		}
 	}
@@ -432,6 +446,11 @@ func offersFewer(m *Machine) []Finding {
 		Count:   int(has - offered),
 		Command: command,
 	}}
+}
+
+// hadWhole reports whether the plugin has offered the Node whole GPUs under their usual name.
+func (r registration) hadWhole() bool {
+	return r.node != nil && r.node.Status.Capacity[gpuResource].Count() > 0
 }
 
 // allHealthy reports whether the Node offers all GPUs that the plugin names: allocatable are the

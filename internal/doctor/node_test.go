@@ -94,6 +94,18 @@ func TestNode(t *testing.T) {
 		}},
 		{"plugin offers none", plugin, func(s *incident.World) { s.Offers(0, 8) }, "KUB-010", "the Node gpu-1.internal offers none of its 8 GPUs, though a device plugin runs"},
 		{"plugin has one unhealthy", plugin, func(s *incident.World) { s.Offers(7, 8) }, "KUB-010", "offers 7 of its 8"}, // https://github.com/NVIDIA/k8s-device-plugin/issues/75
+		{"the same, beside network cards", plugin, func(s *incident.World) {
+			s.Offers(7, 8)
+			s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) {
+				n["status"].(kubesim.Object)["allocatable"].(kubesim.Object)["nvidia.com/hostdev"] = "8"
+			})
+		}, "KUB-010", "offers 7 of its 8"},
+		{"network cards, and no plugin", nil, func(s *incident.World) {
+			s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) {
+				offers := kubesim.Object{"nvidia.com/gpu": "0", "nvidia.com/hostdev": "8"}
+				n["status"] = kubesim.Object{"allocatable": offers}
+			})
+		}, "KUB-021", "no device plugin and no DRA driver runs on the Node gpu-1.internal"},
 		{name: "one is withheld on purpose", breaks: plugin, says: func(s *incident.World) {
 			s.Server.EditNode("gpu-1.internal", func(n kubesim.Object) {
 				n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "7"}, "capacity": kubesim.Object{"nvidia.com/gpu": "7"}}
