@@ -134,7 +134,7 @@ func (r readyStage) comparesOffer(ctx context.Context, v host.View, n *kube.Node
 		return false, nil
 	}
 	pods, _ := r.pods(ctx, v, n.Name)
-	return slices.ContainsFunc(pods, isDevicePlugin), nil
+	return slices.ContainsFunc(pods, kube.Pod.IsDevicePlugin), nil
 }
 
 // keepsPluginLogs reports whether kubelet keeps the log of a device plugin's pod, also between two
@@ -225,7 +225,7 @@ func (r readyStage) strategyCause(ctx context.Context, v host.View, node string)
 func (r readyStage) podStrategy(ctx context.Context, v host.View, node string) (strategy, from string) {
 	pods, _ := r.pods(ctx, v, node)
 	for _, p := range pods {
-		if !isDevicePlugin(p) {
+		if !p.IsDevicePlugin() {
 			continue
 		}
 		for _, container := range p.Spec.Containers {

@@ -30,7 +30,7 @@ func (r readyStage) explainNoOffer(ctx context.Context, v host.View, n *kube.Nod
 	}
 
 	pods, known := r.pods(ctx, v, n.Name)
-	i := slices.IndexFunc(pods, offersGPUs)
+	i := slices.IndexFunc(pods, kube.Pod.OffersGPUs)
 	if i >= 0 {
 		const text = "the pod %[1]s/%[2]s runs here; its log says what it sees: kubectl -n %[1]s logs %[2]s"
 		see := fmt.Sprintf(text, pods[i].Namespace, pods[i].Name)
@@ -99,14 +99,6 @@ func tolerations(taints []kube.Taint) string {
 		texts = append(texts, fmt.Sprintf("{key: %s, operator: Exists, effect: %s}", t.Key, t.Effect))
 	}
 	return strings.Join(texts, ", ")
-}
-
-// isDevicePlugin reports whether a pod is named like a device plugin.
-func isDevicePlugin(p kube.Pod) bool { return strings.Contains(p.Name, "device-plugin") }
-
-// offersGPUs reports whether a pod is named like a device plugin or a DRA driver.
-func offersGPUs(p kube.Pod) bool {
-	return isDevicePlugin(p) || strings.Contains(p.Name, "dra-driver")
 }
 
 // pods lists the pods of this node. known is false if gpuadm may not: kubelet's identity may list

@@ -27,7 +27,7 @@ func TestKeepsPluginLogs(t *testing.T) {
 }
 
 // TestComparesBesideDRA: the pod of the device plugin counts, also after that of a DRA driver, which
-// gives pods ComputeDomains, and in a namespace of any name.
+// gives pods ComputeDomains, and in a namespace of any name; that of network cards does not.
 func TestComparesBesideDRA(t *testing.T) {
 	const logs = "-- var/log/pods/gpu-operator_nvidia-device-plugin-daemonset-7xq2v_81d3/nvidia-device-plugin/3.log --\nx\n"
 	pod := func(namespace, name string) kubesim.Object {
@@ -43,9 +43,10 @@ func TestComparesBesideDRA(t *testing.T) {
 		pods []kubesim.Object
 		want bool
 	}{
-		"both":       {[]kubesim.Object{pod("dra", driver), plugin}, true},
-		"DRA driver": {[]kubesim.Object{pod("nvidia-device-plugin", driver)}, false},
-		"plugin":     {[]kubesim.Object{plugin}, true},
+		"both":          {[]kubesim.Object{pod("dra", driver), plugin}, true},
+		"DRA driver":    {[]kubesim.Object{pod("nvidia-device-plugin", driver)}, false},
+		"plugin":        {[]kubesim.Object{plugin}, true},
+		"network cards": {[]kubesim.Object{pod("kube-system", "aws-efa-k8s-device-plugin-x1")}, false},
 	} {
 		text := apiSpec + "[sharing]\nstrategy = \"none\"\n"
 		a := apiFixture(t, text, logs)

@@ -100,24 +100,10 @@ func repellingTaints(node *kube.Node) (taints []string) {
 // pluginPod returns the first pod on this machine with the name of a device plugin or a DRA driver,
 // as NAMESPACE/NAME; "" if there is none.
 func (r registration) pluginPod() string {
-	if i := slices.IndexFunc(r.pods, offersGPUs); i >= 0 {
+	if i := slices.IndexFunc(r.pods, kube.Pod.OffersGPUs); i >= 0 {
 		return r.pods[i].Namespace + "/" + r.pods[i].Name
 	}
 	return ""
-}
-
-// offersGPUs reports whether a pod has the name of a device plugin or a DRA driver for GPUs. Those
-// of network cards are no sign: sriov-device-plugin, and aws-efa-k8s-device-plugin, which ends
-// again and again on a node without EFA. A DRA driver's controller and its webhook offer none.
-// Sources: https://github.com/aws/eks-charts/issues/1239;
-// manifests/state-dra-driver in https://github.com/NVIDIA/gpu-operator;
-// https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin;
-// https://github.com/Project-HAMi/HAMi (hami-device-plugin).
-func offersGPUs(pod kube.Pod) bool {
-	isNamed := func(word string) bool { return strings.Contains(pod.Name, word) }
-	isOfGPUs := slices.ContainsFunc([]string{"nvidia", "gpu", "hami"}, isNamed)
-	isOfDRA := isNamed("dra-driver") && isNamed("kubelet-plugin")
-	return isOfGPUs && (isNamed("device-plugin") || isOfDRA)
 }
 
 // logs returns the command that shows what the device plugin says, or which pods are on the Node.
@@ -206,7 +192,7 @@ func pluginLoops(m *Machine) (found []Finding) {
 		return nil
 	}
 	for _, pod := range registered.pods {
-		if !offersGPUs(pod) && !preparesGPUs(pod) {
+		if !pod.OffersGPUs() && !preparesGPUs(pod) {
 			continue
 		}
 		if container := stuckContainer(pod); container.Name != "" {

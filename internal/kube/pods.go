@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 )
 
 // Pods lists the pods of a node from the server's cache: version 0 costs etcd nothing, and the
@@ -34,6 +35,31 @@ func ofNode(r call, node string) call {
 		"resourceVersion": {"0"},
 	}
 	return r
+}
+
+// IsDevicePlugin reports whether a pod has the name of a device plugin for GPUs. Those of network
+// cards are no sign: sriov-device-plugin, and aws-efa-k8s-device-plugin, which ends again and again
+// on a node without EFA.
+// Sources: https://github.com/aws/eks-charts/issues/1239;
+// https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin;
+// https://github.com/Project-HAMi/HAMi (hami-device-plugin);
+// https://github.com/volcano-sh/devices (volcano-device-plugin).
+func (p Pod) IsDevicePlugin() bool {
+	return p.isOfGPUs() && strings.Contains(p.Name, "device-plugin")
+}
+
+// OffersGPUs reports whether a pod has the name of a device plugin or a DRA driver for GPUs. A DRA
+// driver's controller and its webhook offer none.
+// Source: manifests/state-dra-driver in https://github.com/NVIDIA/gpu-operator.
+func (p Pod) OffersGPUs() bool {
+	isDRA := strings.Contains(p.Name, "dra-driver") && strings.Contains(p.Name, "kubelet-plugin")
+	return p.IsDevicePlugin() || p.isOfGPUs() && isDRA
+}
+
+// isOfGPUs reports whether a pod's name says that it is of GPUs.
+func (p Pod) isOfGPUs() bool {
+	isNamed := func(word string) bool { return strings.Contains(p.Name, word) }
+	return slices.ContainsFunc([]string{"nvidia", "gpu", "hami"}, isNamed)
 }
 
 // Drained says whether kubectl drain evicts a pod: not a DaemonSet's, which would recreate it at
