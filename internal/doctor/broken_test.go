@@ -83,6 +83,19 @@ func TestSealed(t *testing.T) {
 	check.That(t, codes(report) == "", "%v", report.Causes)
 }
 
+// TestReadOnlyByDesign: a CD, and the root of an image, are read-only though fstab does not say so.
+func TestReadOnlyByDesign(t *testing.T) {
+	for name, mounts := range map[string]struct{ from, to string }{
+		"CD":        {"tmpfs /run ", "/dev/sr0 /media/cdrom0 iso9660 ro,nosuid,relatime 0 0\ntmpfs /run "},
+		"composefs": {"/dev/vda1 / ext4 rw,", "composefs / overlay ro,"},
+	} {
+		r := incident.Working(t)
+		r.Change("etc/fstab", "LABEL=root ", "/dev/sr0 /media/cdrom0 udf,iso9660 user,noauto 0 0\nLABEL=root ")
+		r.Change("proc/self/mounts", mounts.from, mounts.to)
+		check.Equal(t, codes(examine(t, r.Node())), "", "%s:", name)
+	}
+}
+
 // TestFull: a full disk is the root of a package that could not be installed; one file system is
 // named once.
 func TestFull(t *testing.T) {

@@ -162,6 +162,13 @@ func noInodes(m *Machine) []Finding {
 	return found
 }
 
+// isForReading reports whether a kind of file system is read-only by design, whatever fstab says: a
+// CD's, an image's, and composefs, which mounts the root of an image as an overlay.
+// Sources: mount(8); https://github.com/containers/composefs.
+func isForReading(kind string) bool {
+	return slices.Contains([]string{"iso9660", "squashfs", "erofs", "overlay"}, kind)
+}
+
 // readOnly compares the mounts with fstab(5). XFS does not become read-only, it shuts down, which
 // only the log says.
 func readOnly(m *Machine) (found []Finding) {
@@ -173,7 +180,7 @@ func readOnly(m *Machine) (found []Finding) {
 		device := fields[0]
 		folder := fields[1]
 		kind := fields[2]
-		if isReadOnly(fields) && writable[path.Clean(folder)] {
+		if isReadOnly(fields) && writable[path.Clean(folder)] && !isForReading(kind) {
 			found = append(found, Finding{
 				Object: folder,
 				What:   fmt.Sprintf("%s (%s on %s) is mounted read-only, and fstab wants it writable", folder, kind, device),
