@@ -92,7 +92,16 @@ func otherPartitions(m *Machine) (list []Finding) {
 		if w.Ref().Kind != "mig" {
 			continue
 		}
+		name := w.Ref().Name
 		found, err := w.Look(m.ctx, m.View)
+		var inUse trouble.Wait // failure in [mig] is per-gpu
+		if errors.As(err, &inUse) {
+			list = append(list, Finding{
+				Object: name,
+				What:   inUse.For + "; node.toml asks for other partitions of it",
+			})
+			continue
+		}
 		if err != nil {
 			continue // GPU-003 names a GPU that does not answer
 		}
@@ -100,7 +109,6 @@ func otherPartitions(m *Machine) (list []Finding) {
 		if err != nil || want == found {
 			continue
 		}
-		name := w.Ref().Name
 		list = append(list, Finding{
 			Object: name,
 			What:   fmt.Sprintf("GPU %s has MIG %s, and node.toml asks for %s", name, found, want),

@@ -325,6 +325,20 @@ func TestPartitionsOfSpec(t *testing.T) {
 	}
 }
 
+// TestPartitionsOfBusyGPU: a GPU that waits with its change while it is in use has other partitions
+// than node.toml asks for.
+func TestPartitionsOfBusyGPU(t *testing.T) {
+	s := specs.Of(t, "[mig]\nfailure = \"per-gpu\"\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n")
+	w := incident.Working(t)
+	n := w.Node()
+	for _, address := range w.GPUs() {
+		n.Use(address, -1, 4711)
+	}
+	r := Examine(t.Context(), n, s, Own{})
+	must.That(t, codes(r) == "MIG-003" && len(r.Causes[0].Found) == len(w.GPUs()), "root causes %v", r.Causes)
+	check.Says(t, r.Causes[0].Found[0].What, "is in use: process 4711", "node.toml asks for other partitions")
+}
+
 // TestImpossiblePartitions: a layout that gpuadm refuses is a fault of node.toml, which doctor names:
 // nothing is unread. One of the reasons is a DRA driver that makes partitions itself.
 func TestImpossiblePartitions(t *testing.T) {
