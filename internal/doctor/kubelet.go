@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
@@ -258,14 +259,18 @@ func deadPlugin(m *Machine) []Finding {
 	if !ok || m.wholeGPUs() == 0 || !registered.offeredGPUs() {
 		return nil
 	}
-	pod := registered.pluginPod()
-	if pod == "" {
+	// Kubelet still shows zero devices of a plugin that a DRA driver has replaced: kubernetes issue
+	// 52510.
+	i := slices.IndexFunc(registered.pods, kube.Pod.IsDevicePlugin)
+	if i < 0 {
 		return nil
 	}
+	pod := registered.pods[i]
+	name := pod.Namespace + "/" + pod.Name
 	return []Finding{{
-		Object:  pod,
-		What:    fmt.Sprintf("the Node %s offers no GPU, and the device plugin of pod %s does not run", registered.name, pod),
-		Command: registered.logs(),
+		Object:  name,
+		What:    fmt.Sprintf("the Node %s offers no GPU, and the device plugin of pod %s does not run", registered.name, name),
+		Command: "kubectl -n " + pod.Namespace + " logs " + pod.Name,
 	}}
 }
 
