@@ -27,7 +27,8 @@ func TestKeepsPluginLogs(t *testing.T) {
 }
 
 // TestComparesBesideDRA: the pod of the device plugin counts, also after that of a DRA driver, which
-// gives pods ComputeDomains, and in a namespace of any name; that of network cards does not.
+// gives pods ComputeDomains, and in a namespace of any name. That of network cards does not, nor do
+// the others of the plugin's chart.
 func TestComparesBesideDRA(t *testing.T) {
 	const logs = "-- var/log/pods/gpu-operator_nvidia-device-plugin-daemonset-7xq2v_81d3/nvidia-device-plugin/3.log --\nx\n"
 	pod := func(namespace, name string) kubesim.Object {
@@ -46,6 +47,7 @@ func TestComparesBesideDRA(t *testing.T) {
 		"both":          {[]kubesim.Object{pod("dra", driver), plugin}, true},
 		"DRA driver":    {[]kubesim.Object{pod("nvidia-device-plugin", driver)}, false},
 		"plugin":        {[]kubesim.Object{plugin}, true},
+		"its chart's":   {[]kubesim.Object{pod("nvdp", "nvdp-nvidia-device-plugin-gpu-feature-discovery-4c8tn")}, false},
 		"network cards": {[]kubesim.Object{pod("kube-system", "aws-efa-k8s-device-plugin-x1")}, false},
 	} {
 		text := apiSpec + "[sharing]\nstrategy = \"none\"\n"

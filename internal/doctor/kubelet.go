@@ -12,7 +12,6 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
@@ -261,16 +260,15 @@ func deadPlugin(m *Machine) []Finding {
 	}
 	// Kubelet still shows zero devices of a plugin that a DRA driver has replaced: kubernetes issue
 	// 52510.
-	i := slices.IndexFunc(registered.pods, kube.Pod.IsDevicePlugin)
-	if i < 0 {
+	pod, known := registered.devicePlugin()
+	if !known {
 		return nil
 	}
-	pod := registered.pods[i]
 	name := pod.Namespace + "/" + pod.Name
 	return []Finding{{
 		Object:  name,
 		What:    fmt.Sprintf("the Node %s offers no GPU, and the device plugin of pod %s does not run", registered.name, name),
-		Command: "kubectl -n " + pod.Namespace + " logs " + pod.Name,
+		Command: registered.logs(),
 	}}
 }
 

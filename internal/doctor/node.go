@@ -106,13 +106,23 @@ func (r registration) pluginPod() string {
 	return ""
 }
 
+// devicePlugin returns the pod of the device plugin on this machine; known is false if there is
+// none.
+func (r registration) devicePlugin() (pod kube.Pod, known bool) {
+	i := slices.IndexFunc(r.pods, kube.Pod.IsDevicePlugin)
+	if i < 0 {
+		return pod, false
+	}
+	return r.pods[i], true
+}
+
 // logs returns the command that shows what the device plugin says, or which pods are on the Node.
 func (r registration) logs() string {
-	namespace, pod, known := strings.Cut(r.pluginPod(), "/")
+	pod, known := r.devicePlugin()
 	if !known {
 		return "kubectl get pods -A -o wide --field-selector spec.nodeName=" + r.name
 	}
-	return "kubectl -n " + namespace + " logs " + pod
+	return "kubectl -n " + pod.Namespace + " logs " + pod.Name
 }
 
 // wholeGPUs counts the GPUs that a device plugin offers whole.
@@ -167,9 +177,10 @@ func nothingOffers(m *Machine) []Finding {
 	}}
 }
 
-// preparesGPUs reports whether a pod has the name of one of the GPU Operator's that the plugin's
-// pod waits for. Source: assets of https://github.com/NVIDIA/gpu-operator (state-driver,
-// state-container-toolkit, state-operator-validation).
+// preparesGPUs reports whether a pod has the name of one of the GPU Operator's, or of the plugin's
+// chart, that the plugin's pod waits for. Sources: assets of https://github.com/NVIDIA/gpu-operator
+// (state-driver, state-container-toolkit, state-operator-validation); internal/plugin/mps.go in
+// https://github.com/NVIDIA/k8s-device-plugin.
 func preparesGPUs(pod kube.Pod) bool {
 	names := []string{
 		"nvidia-driver-daemonset",
@@ -181,7 +192,7 @@ func preparesGPUs(pod kube.Pod) bool {
 			return true
 		}
 	}
-	return false
+	return strings.Contains(pod.Name, "-mps-control-daemon-")
 }
 
 // pluginLoops finds a container that kubelet cannot start, or that ends again and again, of a pod

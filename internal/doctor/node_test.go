@@ -143,6 +143,26 @@ func TestNode(t *testing.T) {
 	}
 }
 
+// TestLogOfThePlugin: of a plugin that holds a GPU back doctor names the log of its own pod, beside
+// those of a DRA driver and the others of the plugin's chart.
+func TestLogOfThePlugin(t *testing.T) {
+	n, w := joined(t, plugin)
+	w.Offers(7, 8)
+	for _, pod := range []string{
+		"dra-driver-nvidia-gpu-kubelet-plugin-x2x4k",
+		"nvdp-nvidia-device-plugin-gpu-feature-discovery-4c8tn",
+		"nvdp-nvidia-device-plugin-mps-control-daemon-9k2lp",
+		"nvdp-nvidia-device-plugin-x7f2q",
+	} {
+		w.Server.AddPod(incident.Pod(pod))
+	}
+	r := examine(t, n)
+	must.That(t, codes(r) == "KUB-010", "root causes %v", r.Causes)
+	const itself = "kubectl -n kube-system logs nvdp-nvidia-device-plugin-x7f2q; " +
+		"kubectl -n kube-system delete pod nvdp-nvidia-device-plugin-x7f2q"
+	check.List(t, r.Causes[0].Commands, []string{itself}, "to type")
+}
+
 // TestCordoned: an operator cordons on purpose, so that it is a note.
 func TestCordoned(t *testing.T) {
 	n, s := joined(t, nil)

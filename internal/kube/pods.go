@@ -39,13 +39,16 @@ func ofNode(r call, node string) call {
 
 // IsDevicePlugin reports whether a pod has the name of a device plugin for GPUs. Those of network
 // cards are no sign: sriov-device-plugin, and aws-efa-k8s-device-plugin, which ends again and again
-// on a node without EFA.
+// on a node without EFA. The plugin's chart names two other pods after it.
 // Sources: https://github.com/aws/eks-charts/issues/1239;
 // https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin;
 // https://github.com/Project-HAMi/HAMi (hami-device-plugin);
-// https://github.com/volcano-sh/devices (volcano-device-plugin).
+// https://github.com/volcano-sh/devices (volcano-device-plugin);
+// deployments/helm/nvidia-device-plugin in https://github.com/NVIDIA/k8s-device-plugin.
 func (p Pod) IsDevicePlugin() bool {
-	return p.isOfGPUs() && strings.Contains(p.Name, "device-plugin")
+	isNamed := func(word string) bool { return strings.Contains(p.Name, word) }
+	isOther := slices.ContainsFunc([]string{"-gpu-feature-discovery-", "-mps-control-daemon-"}, isNamed)
+	return isNamed("device-plugin") && p.isOfGPUs() && !isOther
 }
 
 // OffersGPUs reports whether a pod has the name of a device plugin or a DRA driver for GPUs. A DRA
@@ -59,7 +62,7 @@ func (p Pod) OffersGPUs() bool {
 // isOfGPUs reports whether a pod's name says that it is of GPUs.
 func (p Pod) isOfGPUs() bool {
 	isNamed := func(word string) bool { return strings.Contains(p.Name, word) }
-	return slices.ContainsFunc([]string{"nvidia", "gpu", "hami"}, isNamed)
+	return slices.ContainsFunc([]string{"nvidia", "gpu", "hami", "volcano"}, isNamed)
 }
 
 // Drained says whether kubectl drain evicts a pod: not a DaemonSet's, which would recreate it at
