@@ -128,6 +128,19 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestFullBoot: old kernels are removed by the machine's own packager.
+func TestFullBoot(t *testing.T) {
+	r := incident.Working(t)
+	r.Put("etc/os-release", "ID=sles\nVERSION_ID=15.6\nID_LIKE=suse\n")
+	r.Remove("var/lib/dpkg/status")
+	r.Put("usr/lib/sysimage/rpm/rpmdb.sqlite", "x")
+	report := examine(t, fullView{r.Node(), map[string]host.Room{"/boot": {Bytes: 4096, Files: 1000}}})
+	check.Equal(t, codes(report), "SYS-001", "root causes")
+	for _, cause := range report.Causes {
+		check.Has(t, cause.Fix, "sudo zypper purge-kernels", "its fix")
+	}
+}
+
 // TestLostDependency: a held package of the driver lacks what it depends on, which an operator's dpkg
 // has removed by force: apt refuses all later work.
 func TestLostDependency(t *testing.T) {

@@ -127,6 +127,8 @@ func (m *Machine) frees(folder string, room host.Room) string {
 	switch {
 	case folder == "/boot" && m.Packages().packager == "dnf":
 		return "remove kernels that are not needed: sudo dnf remove --oldinstallonly"
+	case folder == "/boot" && m.Packages().packager == "zypper":
+		return "remove kernels that are not needed: sudo zypper purge-kernels"
 	case folder == "/boot":
 		return "remove kernels that are not needed: sudo apt-get autoremove --purge"
 	case folder == "/run":
