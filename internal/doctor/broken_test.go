@@ -128,6 +128,17 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestFullBootStopsNoDaemon: a full /boot is why a package could not be installed, and not why
+// kubelet does not run.
+func TestFullBootStopsNoDaemon(t *testing.T) {
+	n, _ := joined(t, func(r *incident.Machine) {
+		r.Package("nvidia-utils-580-server", "install ok half-configured")
+		r.Fails("kubelet")
+	})
+	report := examine(t, fullView{n, map[string]host.Room{"/boot": {Bytes: 4096, Files: 1000}}})
+	check.Equal(t, codes(report), "SYS-001 KUB-001", "root causes")
+}
+
 // TestFullBoot: old kernels are removed by the machine's own packager.
 func TestFullBoot(t *testing.T) {
 	r := incident.Working(t)

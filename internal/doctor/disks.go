@@ -75,11 +75,15 @@ func (m *Machine) lackingRoom(
 
 		yes, left := lacks(folder, room)
 		if yes && !slices.Contains(seen, room) {
-			found = append(found, Finding{
+			finding := Finding{
 				Object: folder,
 				What:   folder + " has " + left + " left",
 				Fix:    m.frees(folder, room),
-			})
+			}
+			if folder == "/boot" { // only packages write there
+				finding.Part = "boot"
+			}
+			found = append(found, finding)
 		}
 
 		seen = append(seen, room)
