@@ -128,6 +128,17 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestNoInodesStopDaemons: a disk without inodes is why neither the engine nor kubelet runs, as a
+// full one is.
+func TestNoInodesStopDaemons(t *testing.T) {
+	n, _ := joined(t, func(r *incident.Machine) {
+		r.Fails("containerd")
+		r.Fails("kubelet")
+	})
+	report := examine(t, fullView{n, map[string]host.Room{"/var": {Bytes: 1 << 40, Files: 0}}})
+	check.Equal(t, codes(report), "SYS-002", "root causes")
+}
+
 // TestFullBootStopsNoDaemon: a full /boot is why a package could not be installed, and not why
 // kubelet does not run.
 func TestFullBootStopsNoDaemon(t *testing.T) {
