@@ -96,6 +96,11 @@ func (a dnf) files(ctx context.Context, v host.View, want []string) (map[string]
 		version := row[2]
 		release := row[3]
 		arch := row[4]
+		p := rpmPackage{name, evr(row[1], version, release), arch}
+		if !p.isAmong(want) {
+			continue
+		}
+
 		file := name + "-" + version + "-" + release + "." + arch + ".rpm"
 		fetched := all[file]
 		fetched.from = append(fetched.from, row[5])
@@ -104,6 +109,14 @@ func (a dnf) files(ctx context.Context, v host.View, want []string) (map[string]
 	}
 
 	return all, nil
+}
+
+// isAmong reports whether the package is one of the wanted names in their versions. For a name
+// without an architecture a query lists the packages of all, and dnf installs this machine's.
+func (p rpmPackage) isAmong(want []string) bool {
+	return slices.ContainsFunc(p.keys(), func(name string) bool {
+		return slices.Contains(want, named(name, p.evr))
+	})
 }
 
 // unverified returns the repositories that have some of the files, and whose settings, and
