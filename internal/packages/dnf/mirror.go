@@ -62,7 +62,10 @@ func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	}
 	var want []string
 	for _, c := range packages.Due(r.Changes) {
-		want = append(want, named(c.Name, packages.Parse(c.After).Version))
+		to := packages.Parse(c.After)
+		if to.Installed() { // a package that gives way has no file
+			want = append(want, named(c.Name, to.Version))
+		}
 	}
 	files, err := a.files(ctx, h, want)
 	if err != nil {
