@@ -50,7 +50,10 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 
 	var want []string // NAME=VERSION
 	for _, c := range packages.Due(r.Changes) {
-		want = append(want, install(c.Name, packages.Parse(c.After)))
+		to := packages.Parse(c.After)
+		if to.Installed() { // a package that gives way has no file
+			want = append(want, install(c.Name, to))
+		}
 	}
 	slices.Sort(want)
 	archives, err := machine.archives(ctx, want)

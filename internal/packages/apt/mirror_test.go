@@ -117,6 +117,24 @@ func TestMirror(t *testing.T) {
 	check.Has(t, m.must("apt-get", "download", "--print-uris", "lib"), "file:/srv/mirror/./lib_580.1%2ba%7eb", "lib comes from")
 }
 
+// TestMirrorOfAConflict: a mirror fetches what is new. An installed package that gives way to it
+// has no file.
+func TestMirrorOfAConflict(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.repo.add(deb{
+		name:    "driver",
+		version: "580.1-1",
+		fields:  "Conflicts: local\n",
+	})
+	m.update()
+	m.write(facts.DpkgStatus, m.must("cat", facts.DpkgStatus)+"\nPackage: local\nStatus: install ok installed\nArchitecture: all\nVersion: 1\n\n")
+	m.must("mkdir", "-p", "/srv/mirror")
+
+	files := m.gathers("/srv/mirror", "driver")
+	check.List(t, files, []string{"Packages", "driver_580.1-1_" + m.repo.arch + ".deb"}, "files:")
+}
+
 // TestMirrorFull: a disk that is too small is named before anything is fetched.
 func TestMirrorFull(t *testing.T) {
 	t.Parallel()
