@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
@@ -82,6 +83,27 @@ func TestUnmet(t *testing.T) {
 	d := rpmDatabase{lacks: map[string][]string{"a": {"y >= 1", "x(x86-64) = 2"}, "b": {"x(x86-64) = 2", "z"}, "c": {"(v >= 1 if w)"}}}
 	lost := d.lostBy([]string{"a", "b", "c"}, map[string]bool{"z": true})
 	check.List(t, lost, []string{"v", "x(x86-64) = 2", "y >= 1"}, "lost beside z, which is installed anyway:")
+}
+
+// TestUnmetOfAnUpgrade: dnf is asked for what a package lacks only where the package stays in its
+// version. What the old version required conflicts with the new one.
+func TestUnmetOfAnUpgrade(t *testing.T) {
+	const old = "3:580.65.06-1.el9"
+	s := solver{d: rpmDatabase{lacks: map[string][]string{"driver": {"cfg = " + old}}}}
+	n := must.Get(simhost.New(nil))(t)
+	for to, want := range map[string][]string{
+		old:                 {"driver-" + old, "cfg = " + old},
+		"3:580.95.05-1.el9": {"driver-3:580.95.05-1.el9"},
+	} {
+		before := packages.State{Version: old, Held: true, Broken: packages.Incomplete}
+		after := packages.State{Version: to, Held: true}
+		asked := s.task(n, []converge.Change{{
+			Ref:    converge.Ref{Kind: "package", Name: "driver"},
+			Before: before.String(),
+			After:  after.String(),
+		}}, nil)
+		check.List(t, asked.install, want, "to %s dnf is asked for", to)
+	}
 }
 
 func TestNamed(t *testing.T) {

@@ -57,12 +57,14 @@ func (s solver) task(v host.View, changes []converge.Change, offers map[string][
 	return t
 }
 
-// incomplete returns the packages among the changes that stay and lack a requirement. dnf install
-// does not restore it: for dnf such a package is installed.
+// incomplete returns the packages among the changes that stay in their version and lack a
+// requirement. dnf install does not restore it: for dnf such a package is installed. Another
+// version has requirements of its own, which dnf installs with it.
 func incomplete(changes []converge.Change) (names []string) {
 	for _, c := range changes {
-		stays := packages.Parse(c.After).Installed()
-		if stays && packages.Parse(c.Before).Broken == packages.Incomplete {
+		before, after := packages.Parse(c.Before), packages.Parse(c.After)
+		stays := after.Installed() && after.Version == before.Version
+		if stays && before.Broken == packages.Incomplete {
 			names = append(names, c.Name)
 		}
 	}
