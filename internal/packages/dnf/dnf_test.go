@@ -98,6 +98,8 @@ func TestTask(t *testing.T) {
 	if got := string(mixed.script()); mixed.args() != nil || got != "install /f.rpm a-0:1-1\nremove b-0:1-1.noarch\nrun\nexit\n" {
 		t.Errorf("mixed: %v, %q", mixed.args(), got)
 	}
+	lost := task{install: []string{"libnvidia-cfg = 3:1-1"}, remove: []string{"b"}}
+	check.Equal(t, string(lost.script()), "install 'libnvidia-cfg = 3:1-1'\nremove b\nrun\nexit\n", "with a lost requirement:")
 	for _, one := range []task{{install: []string{"a"}}, {remove: []string{"a"}}} {
 		got := one.args()
 		check.That(t, slices.Contains([]string{"install --allowerasing a", "remove a"}, strings.Join(got, " ")), "%+v: %v", one, got)

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -30,9 +29,18 @@ func (t task) args() []string {
 // script returns the task for dnf's shell. The shell continues after a line that fails, so gpuadm
 // runs only a task that a simulation has shown; it accepts files only in the first line.
 func (t task) script() []byte {
-	return []byte("install " + strings.Join(t.install, " ") + "\n" +
-		"remove " + strings.Join(t.remove, " ") + "\n" +
-		"run\nexit\n")
+	return []byte(shellLine("install", t.install) + shellLine("remove", t.remove) + "run\nexit\n")
+}
+
+// shellLine is a command of dnf's shell, which splits a line as sh does: a requirement such as
+// "libnvidia-cfg = 3:580.65.06-1.el9" is one word of it.
+// Source: onecmd in dnf/cli/commands/shell.py of dnf's tree.
+func shellLine(verb string, words []string) string {
+	line := verb
+	for _, word := range words {
+		line += " " + host.ShellWord(word)
+	}
+	return line + "\n"
 }
 
 // task returns dnf's task for changes. It passes versions that only Store has as files.
