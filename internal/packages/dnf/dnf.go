@@ -39,7 +39,7 @@ func (a dnf) unfiltered() dnf {
 	return a
 }
 
-// unexcluded returns a dnf that also sees packages which excludepkgs hides: dnf(8),
+// unexcluded returns a dnf that also sees packages which excludepkgs and includepkgs hide: dnf(8),
 // --disableexcludes.
 func (a dnf) unexcluded() dnf {
 	a.more = append(slices.Clone(a.more), "--disableexcludes=all")

@@ -515,3 +515,11 @@ func TestExcluded(t *testing.T) {
 		t.Errorf("%v %+v", err, told)
 	}
 }
+
+// TestIncludedAlone: a repository with a list of the packages that dnf may take from it hides all
+// others.
+func TestIncludedAlone(t *testing.T) {
+	n := must.Get(simhost.New([]byte("-- etc/yum.repos.d/epel.repo --\n[epel]\nbaseurl=x\nincludepkgs=htop, iotop\n")))(t)
+	check.List(t, excludes(n), []string{"/etc/yum.repos.d/epel.repo, [epel]: includepkgs = htop, iotop"}, "what hides packages:")
+	check.Has(t, wordsOf(excluded(n, "cannot install dkms")), "add it to includepkgs", "it advises")
+}

@@ -141,7 +141,7 @@ func hiddenByStream(v host.View, what string, hidden []string) error {
 }
 
 func excluded(v host.View, what string) error {
-	const try = "remove it from excludepkgs (or exclude) there, or by dnf versionlock delete, then run the same command again"
+	const try = "remove it from excludepkgs (or exclude) there, or add it to includepkgs, or run dnf versionlock delete, then run the same command again"
 	return &trouble.Error{
 		What:    what,
 		Because: excludes(v),
@@ -151,7 +151,8 @@ func excluded(v host.View, what string) error {
 }
 
 // excludes lists the files and sections that hide packages from dnf: dnf.conf(5), excludepkgs and
-// its older name exclude.
+// its older name exclude, and includepkgs, which hides all others. The option by which gpuadm asks
+// without them applies to all three: _setup_excludes_includes in dnf/base.py of dnf's tree.
 func excludes(v host.View) (found []string) {
 	locks, err := readLocks(v)
 	if err == nil && len(locks.lines) > 0 {
@@ -160,7 +161,7 @@ func excludes(v host.View) (found []string) {
 	files := append([]string{"/etc/dnf/dnf.conf"}, repoFiles(v, "", "")...)
 	sections, _ := reposIn(v, files)
 	for _, r := range sections {
-		for _, key := range []string{"excludepkgs", "exclude"} {
+		for _, key := range []string{"excludepkgs", "exclude", "includepkgs"} {
 			if value := r.values[key]; value != "" {
 				found = append(found, fmt.Sprintf("%s, [%s]: %s = %s", r.file, r.id, key, value))
 			}
