@@ -179,7 +179,7 @@ func (a dnf) options(v host.View) []string {
 // mirror needs none of the distribution's servers, which may be out of reach, and dnf fails if it
 // cannot read an enabled repository.
 func mirrored(v host.View) bool {
-	ours, err := reposIn(v, repoFiles(v, packages.OurFiles, ".repo"))
+	ours, err := reposIn(v, repoFiles(v, packages.OurFiles))
 	if err != nil || len(ours) == 0 {
 		return false
 	}

@@ -523,3 +523,20 @@ func TestIncludedAlone(t *testing.T) {
 	check.List(t, excludes(n), []string{"/etc/yum.repos.d/epel.repo, [epel]: includepkgs = htop, iotop"}, "what hides packages:")
 	check.Has(t, wordsOf(excluded(n, "cannot install dkms")), "add it to includepkgs", "it advises")
 }
+
+// TestCopiesOfRepositories: a copy of a repository's file beside it has no say, as with dnf.
+func TestCopiesOfRepositories(t *testing.T) {
+	n := must.Get(simhost.New([]byte(`
+-- etc/yum.repos.d/tools.repo --
+[tools]
+baseurl=x
+priority=20
+-- etc/yum.repos.d/tools.repo.bak --
+[tools]
+baseurl=x
+priority=10
+excludepkgs=dkms
+`)))(t)
+	check.Equal(t, raised(n)["tools"], 99-20, "its offers are raised by")
+	check.List(t, excludes(n), nil, "what hides packages:")
+}

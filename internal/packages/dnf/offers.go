@@ -72,7 +72,7 @@ const usual = 1000
 // that set no priority. For dnf the lowest number comes first, and the default is 99: dnf.conf(5).
 func raised(v host.View) map[string]int {
 	by := map[string]int{}
-	repos, _ := reposIn(v, repoFiles(v, "", "")) // dnf reports a file that it cannot read
+	repos, _ := reposIn(v, repoFiles(v, "")) // dnf reports a file that it cannot read
 	for _, r := range repos {
 		priority, err := strconv.Atoi(r.values["priority"])
 		if err == nil {

@@ -78,10 +78,11 @@ func enabled(file string, data []byte) []repository {
 	return slices.DeleteFunc(parseRepos(file, data), func(r repository) bool { return !r.on })
 }
 
-// repoFiles returns the machine's repository files whose names have this beginning and end.
-func repoFiles(v host.View, begin, end string) (files []string) {
+// repoFiles returns the machine's repository files whose names have this beginning. dnf reads no
+// copy such as epel.repo.rpmnew: dnf.conf(5), reposdir.
+func repoFiles(v host.View, begin string) (files []string) {
 	for _, name := range packages.ListOf(v, dnfRepos) {
-		if strings.HasPrefix(name, begin) && strings.HasSuffix(name, end) {
+		if strings.HasPrefix(name, begin) && strings.HasSuffix(name, ".repo") {
 			files = append(files, dnfRepos+"/"+name)
 		}
 	}

@@ -158,7 +158,7 @@ func excludes(v host.View) (found []string) {
 	if err == nil && len(locks.lines) > 0 {
 		found = []string{locks.file + ", which dnf versionlock list shows"}
 	}
-	files := append([]string{"/etc/dnf/dnf.conf"}, repoFiles(v, "", "")...)
+	files := append([]string{"/etc/dnf/dnf.conf"}, repoFiles(v, "")...)
 	sections, _ := reposIn(v, files)
 	for _, r := range sections {
 		for _, key := range []string{"excludepkgs", "exclude", "includepkgs"} {
