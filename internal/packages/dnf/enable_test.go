@@ -42,6 +42,7 @@ func TestLackingRepositories(t *testing.T) {
 	epelAndCRB := []string{"epel", "crb"}
 	epelOff := strings.Replace(epel, "enabled=1", "enabled=0", 1)
 	off := func(name string) string { return "[" + name + "]\nenabled=0\nbaseurl=x\n" }
+	const extended = "[codeready-builder-for-rhel-9-x86_64-eus-rpms]\nenabled = 0\n" + redhatCRB
 	const rhui = "[codeready-builder-for-rhel-9-rhui-rpms]\nenabled=0\n[codeready-builder-for-rhel-9-rhui-source-rpms]\nenabled=1\n"
 
 	for _, tt := range []struct {
@@ -74,6 +75,9 @@ func TestLackingRepositories(t *testing.T) {
 		}},
 		{"RHEL 9 with a subscription", "rhel", "9.6", epelAndCRB, files{"redhat.repo": redhatCRB}, []string{
 			"dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm||",
+			"subscription-manager repos --enable=codeready-builder-for-rhel-9-x86_64-rpms||",
+		}},
+		{"RHEL 9 with variants", "rhel", "9.6", []string{"crb"}, files{"redhat.repo": extended}, []string{
 			"subscription-manager repos --enable=codeready-builder-for-rhel-9-x86_64-rpms||",
 		}},
 		{"RHEL 9 of a cloud", "rhel", "9.6", []string{"crb"}, files{"redhat-rhui.repo": rhui}, []string{

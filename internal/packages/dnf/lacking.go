@@ -110,27 +110,39 @@ func lackOf(sys packages.System, n need) (packages.Lack, bool) {
 		lack.Enabled = true
 	}
 
-	switch {
+	switch plain := plainest(off); {
 	case lack.Enabled:
 	case len(off) == 0 && lack.Release != nil:
 		lack.Try = "dnf install " + lack.Release.Package
 	case len(off) == 0:
 		lack.Try = n.enable
-	case off[0].file == subscribed:
-		lack.Try = "subscription-manager repos --enable=" + off[0].id
+	case plain.file == subscribed:
+		lack.Try = "subscription-manager repos --enable=" + plain.id
 		lack.Release = nil
 	case sys.ID == "rhel": // a cloud's, whose plugin knows them by their names
-		lack.Try = "dnf config-manager --set-enabled " + off[0].id
+		lack.Try = "dnf config-manager --set-enabled " + plain.id
 		lack.Release = nil
 	default:
-		lack.Try = "dnf config-manager --set-enabled " + off[0].id
+		lack.Try = "dnf config-manager --set-enabled " + plain.id
 		lack.Release = nil
 		id := packages.OurFiles + n.name
 		lack.File = "/etc/yum.repos.d/" + id + ".repo"
-		lack.Data = off[0].enabledAs(id)
+		lack.Data = plain.enabledAs(id)
 	}
 
 	return lack, true
+}
+
+// plainest returns the section with the shortest id; an empty one of none. Red Hat's file also has
+// variants for minor releases, which the machine may not be on:
+// codeready-builder-for-rhel-9-x86_64-eus-rpms beside codeready-builder-for-rhel-9-x86_64-rpms.
+func plainest(sections []repository) (plain repository) {
+	for i, r := range sections {
+		if i == 0 || len(r.id) < len(plain.id) {
+			plain = r
+		}
+	}
+	return plain
 }
 
 // sectionsOf returns the enabled and the disabled sections about a repository.
