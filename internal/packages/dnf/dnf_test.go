@@ -45,6 +45,27 @@ func TestParseRepos(t *testing.T) {
 	}
 }
 
+// TestProxyOfARepository: a repository is reached through the spec's proxy, unless no_proxy names
+// its host.
+func TestProxyOfARepository(t *testing.T) {
+	via := host.Via{
+		HTTP:  "http://proxy.example:3128",
+		HTTPS: "http://proxy.example:3129",
+		No:    []string{"10.0.0.0/8", ".corp.example"},
+	}
+	for url, want := range map[string]string{
+		"https://vendor.example/rhel9":      "proxy=http://proxy.example:3129\n",
+		"http://vendor.example/rhel9":       "proxy=http://proxy.example:3128\n",
+		"https://mirror.corp.example/rhel9": "proxy=_none_\n",
+		"http://10.1.2.3:8080/rhel9":        "proxy=_none_\n",
+	} {
+		file := string(repoFile(packages.Repository{ID: "driver", URL: url}, "/k", via))
+		check.Has(t, file, "\n"+want, "%s:", url)
+		file = string(repoFile(packages.Repository{ID: "driver", URL: url}, "/k", host.Via{No: via.No}))
+		check.That(t, !strings.Contains(file, "proxy"), "%s without a proxy in the spec:\n%s", url, file)
+	}
+}
+
 //go:embed testdata/transaction.txt
 var transactionTable string
 

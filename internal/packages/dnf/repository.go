@@ -5,8 +5,11 @@ package dnf
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpproxy"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -91,8 +94,8 @@ func repoFile(r packages.Repository, key string, via host.Via) []byte {
 		}
 	}
 
-	url := strings.TrimSuffix(r.URL, "/")
-	fmt.Fprintf(&b, "[%s]\nname=%s\nbaseurl=%s\nenabled=1\n", dnfID(r), r.About, url)
+	base := strings.TrimSuffix(r.URL, "/")
+	fmt.Fprintf(&b, "[%s]\nname=%s\nbaseurl=%s\nenabled=1\n", dnfID(r), r.About, base)
 	fmt.Fprintf(&b, "gpgcheck=%d\nrepo_gpgcheck=%d\ngpgkey=file://%s\n", checkPackages, checkMetadata, key)
 	b.WriteString("skip_if_unavailable=0\n")
 	if r.Whole {
@@ -101,15 +104,38 @@ func repoFile(r packages.Repository, key string, via host.Via) []byte {
 		b.WriteString("module_hotfixes=1\n")
 	}
 
-	proxy := via.HTTPS
-	if strings.HasPrefix(r.URL, "http:") {
-		proxy = via.HTTP
-	}
-	if proxy != "" {
+	if proxy := proxyOf(r.URL, via); proxy != "" {
 		fmt.Fprintf(&b, "proxy=%s\n", proxy)
 	}
 	if via.CAFile != "" {
 		fmt.Fprintf(&b, "sslcacert=%s\n", via.CAFile)
 	}
 	return []byte(b.String())
+}
+
+// direct is dnf's value of proxy for a repository that is reached without one. Where a repository
+// has no value, that of dnf.conf counts: dnf.conf(5).
+const direct = "_none_"
+
+// proxyOf returns the value of proxy for a repository; "" if the spec has no proxy for such URLs.
+func proxyOf(address string, via host.Via) string {
+	proxy := via.HTTPS
+	if strings.HasPrefix(address, "http:") {
+		proxy = via.HTTP
+	}
+	to, err := url.Parse(address)
+	if proxy == "" || err != nil {
+		return proxy
+	}
+
+	proxies := httpproxy.Config{
+		HTTPProxy:  via.HTTP,
+		HTTPSProxy: via.HTTPS,
+		NoProxy:    strings.Join(via.No, ","),
+	}
+	through, err := proxies.ProxyFunc()(to)
+	if through == nil && err == nil {
+		return direct
+	}
+	return proxy
 }
