@@ -121,20 +121,37 @@ func (r *Resolution) available(v host.View, name, version string) bool {
 
 func (r *Resolution) refused(name, why string) error {
 	words := r.Solver.Words()
-	var asked []string
+	request := r.requested(words.At)
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot %s: package %s prevents it", request, name),
+		Because: []string{why},
+		Try:     []string{words.Show + " " + request + ", which shows what " + r.Solver.Name() + " would do"},
+	}
+}
+
+// requested is what the packager is asked for, as its command line has it: the packages that the
+// spec asks for, else the dependencies, else the removals.
+func (r *Resolution) requested(at string) string {
+	var asked, dependencies, removals []string
 	for _, c := range Due(r.Changes) {
 		after := Parse(c.After)
-		if !c.Dependency && after.Installed() {
-			asked = append(asked, c.Name+words.At+after.Version)
+		switch {
+		case !after.Installed():
+			removals = append(removals, c.Name)
+		case c.Dependency:
+			dependencies = append(dependencies, c.Name+at+after.Version)
+		default:
+			asked = append(asked, c.Name+at+after.Version)
 		}
 	}
 
-	list := strings.Join(asked, " ")
-	return &trouble.Error{
-		What:    fmt.Sprintf("cannot install %s: package %s prevents it", list, name),
-		Because: []string{why},
-		Try:     []string{words.Show + " " + list + ", which shows what " + r.Solver.Name() + " would do"},
+	switch {
+	case len(asked) > 0:
+		return "install " + strings.Join(asked, " ")
+	case len(dependencies) > 0:
+		return "install " + strings.Join(dependencies, " ")
 	}
+	return "remove " + strings.Join(removals, " ")
 }
 
 func (r *Resolution) offered(name string) ([]Offer, State) {

@@ -197,6 +197,31 @@ func TestDifference(t *testing.T) {
 	check.Equal(t, r.Difference([]Move{{Name: "glibc"}}), "dnf would remove glibc, and this machine cannot work without it", "got")
 }
 
+// spoken is a packager of which a test needs the words, too.
+type spoken struct{ named }
+
+func (spoken) Words() Words { return Words{Show: "dnf --assumeno", At: "-"} }
+
+// TestRefused: the error says what was asked for, in a command that works as it is printed: also
+// where nothing that the spec asks for is new, and where packages are removed alone.
+func TestRefused(t *testing.T) {
+	asked := converge.Change{Ref: packageRef("a"), Before: "1-1", After: "2-1 held"}
+	dependency := converge.Change{Ref: packageRef("b"), Before: "1-1", After: "2-1", Dependency: true}
+	removal := converge.Change{Ref: packageRef("c"), Before: "1-1"}
+	marked := converge.Change{Ref: packageRef("d"), Before: "1-1", After: "1-1 held"}
+	for request, changes := range map[string][]converge.Change{
+		"install a-2-1": {marked, dependency, asked, removal},
+		"install b-2-1": {marked, dependency, removal},
+		"remove c":      {marked, removal},
+	} {
+		r := Resolution{Solver: spoken{}, Changes: changes}
+		var said *trouble.Error
+		must.That(t, errors.As(r.refused("x", "it depends on a"), &said), "%s: no advice", request)
+		check.Equal(t, said.What, "cannot "+request+": package x prevents it", "what")
+		check.List(t, said.Try, []string{"dnf --assumeno " + request + ", which shows what dnf would do"}, "try")
+	}
+}
+
 // TestVerify: what the database has in the place of a change is said in words, with the log that this
 // machine has.
 func TestVerify(t *testing.T) {

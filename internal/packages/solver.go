@@ -57,7 +57,7 @@ type Solver interface {
 type Words struct {
 	Source  string // source, repository
 	Refresh string // the command that reads lists again
-	Show    string // the command that simulates an installation
+	Show    string // the command that simulates what follows: install, remove
 	At      string // between a package's name and version on its command line
 }
 

@@ -67,7 +67,7 @@ func (solver) Words() packages.Words {
 	return packages.Words{
 		Source:  "source",
 		Refresh: "apt-get update",
-		Show:    "apt-get -s install",
+		Show:    "apt-get -s",
 		At:      "=",
 	}
 }

@@ -72,7 +72,7 @@ func (solver) Words() packages.Words {
 	return packages.Words{
 		Source:  "repository",
 		Refresh: "dnf makecache --refresh",
-		Show:    "dnf --assumeno install",
+		Show:    "dnf --assumeno",
 		At:      "-",
 	}
 }
