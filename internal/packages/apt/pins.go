@@ -42,8 +42,12 @@ func (a apt) patternPins(v host.View, first []packages.Pin) ([]byte, error) {
 // Sources: the files and their order in apt_preferences(5); pkgPolicy::CreatePin in
 // apt-pkg/policy.cc.
 func (a apt) allPins(v host.View, first []packages.Pin, form func(records string) string) ([]byte, error) {
+	names, err := v.ReadDir(a.pins)
+	if err != nil && !host.NotExist(err) {
+		return nil, err
+	}
 	files := []string{"/etc/apt/preferences"}
-	for _, name := range packages.ListOf(v, a.pins) {
+	for _, name := range names {
 		info, err := v.Stat(a.pins + name)
 		if err == nil && info.Mode.IsRegular() && aptReads().MatchString(name) {
 			files = append(files, a.pins+name)

@@ -3,11 +3,15 @@
 package apt
 
 import (
+	"errors"
 	"math/rand/v2"
 	"path"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/check"
+	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestMatcher holds the short way for simple patterns to path.Match, for random ones.
@@ -36,4 +40,14 @@ func TestMatcher(t *testing.T) {
 	}
 
 	check.That(t, matches > 1000, "only %d matches", matches)
+}
+
+// TestPinsSeeAll: no version is chosen without the machine's pins, where they cannot be listed. A
+// folder that does not exist has none.
+func TestPinsSeeAll(t *testing.T) {
+	for _, folder := range []string{pinFolder, ""} {
+		n := must.Get(simhost.New(nil))(t)
+		_, err := apt{pins: pinFolder}.patternPins(unlisted{made{n}, folder}, nil)
+		check.That(t, errors.Is(err, syscall.EIO) == (folder != ""), "%s: %v", folder, err)
+	}
 }
