@@ -39,6 +39,8 @@ func TestParseRepos(t *testing.T) {
 	check.Equal(t, all[0].list(nil), "/var/cache/dnf/cuda-993b405957239e4a/repodata/repomd.xml", "dnf keeps the list at")
 	all = enabled("f", []byte("[a]\nenabled=0\nbaseurl=x\n[b]\nbaseurl=y\n"))
 	check.That(t, len(all) == 1 && all[0].url() == "y", "one of two is disabled: %+v", all)
+	all = enabled("f", []byte("[a] # mine\nbaseurl=x\n [b]\nbaseurl=y\n"))
+	check.That(t, len(all) == 2 && all[0].id == "a" && all[0].url() == "x", "a comment behind a name: %+v", all)
 	for signed, says := range map[packages.Signed]string{packages.SignedBoth: "gpgcheck=1\nrepo_gpgcheck=1", packages.SignedMetadata: "gpgcheck=0\nrepo_gpgcheck=1", packages.SignedPackages: "gpgcheck=1\nrepo_gpgcheck=0"} {
 		r.Signed = signed
 		check.Has(t, string(repoFile(r, "/k", host.Via{})), says, "signed %q:", signed)

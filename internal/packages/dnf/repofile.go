@@ -27,11 +27,10 @@ func parseRepos(file string, data []byte) (all []repository) {
 	lastKey := ""
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimRight(line, "\r\n")
-		id, isHead := strings.CutSuffix(strings.TrimSpace(line), "]")
-		if isHead && strings.HasPrefix(id, "[") {
+		if id, begins := headOf(line); begins {
 			all = append(all, repository{
 				file:   file,
-				id:     id[1:],
+				id:     id,
 				on:     true,
 				values: map[string]string{},
 			})
@@ -62,6 +61,14 @@ func parseRepos(file string, data []byte) (all []repository) {
 	}
 
 	return all
+}
+
+// headOf reads the first line of a section, which a comment may follow: "[epel] # of our mirror".
+// Source: IniParser::next in libdnf/utils/iniparser/iniparser.cpp of libdnf's tree.
+func headOf(line string) (id string, ok bool) {
+	rest, begins := strings.CutPrefix(strings.TrimSpace(line), "[")
+	id, _, ends := strings.Cut(rest, "]")
+	return id, begins && ends
 }
 
 // isTrue reads a boolean: dnf.conf(5).
