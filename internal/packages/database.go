@@ -17,9 +17,9 @@ import (
 
 // database is the packager's own database. An interrupted run leaves it broken, and the packager
 // then refuses all further work. Its states are "clean", "busy" while another process works at it,
-// "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages that are not wholly installed.
-// Broken packages that the spec wants do not count: the transaction that installs the others
-// repairs them.
+// "interrupted [PACKAGE…]", "broken PACKAGE…" where a script has failed, and "torn PACKAGE…" where
+// files were not all unpacked, with the packages that are not wholly installed. Broken packages
+// that the spec wants do not count: the transaction that installs the others repairs them.
 type database struct {
 	set  *Set
 	name string // dpkg, rpm
@@ -54,7 +54,7 @@ func orderly(name string, found converge.State) (converge.State, error) {
 	if !broken {
 		return orderlyState, nil
 	}
-	return "", &trouble.Error{
+	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, and gpuadm did not install it", packages),
 		Because: []string{"its script failed in another installation, and every later one would report that failure"},
 		Try: []string{
@@ -62,13 +62,33 @@ func orderly(name string, found converge.State) (converge.State, error) {
 			"or remove it: apt-get purge " + packages,
 		},
 	}
+	if stateOf(found) == torn {
+		// dpkg does not configure such a package, and removes it only by force: dpkg(1), "Package
+		// flags" and --force-things.
+		t.Because = []string{"another installation was cut short while it unpacked files"}
+		t.Try = []string{
+			"apt-get install --reinstall " + packages + ", which unpacks it again",
+			"or remove it, if no source has it: dpkg --purge --force-remove-reinstreq " + packages,
+		}
+	}
+	return "", t
+}
+
+// torn is the state of a database with packages that were not all unpacked.
+const torn = "torn"
+
+// stateOf returns a database's state without its packages.
+func stateOf(state converge.State) string {
+	what, _, _ := strings.Cut(string(state), " ")
+	return what
 }
 
 // Broken returns, from a database's state, the packages that are not wholly installed and that
 // gpuadm did not install.
 func Broken(state converge.State) (packages string, broken bool) {
-	what, packages, _ := strings.Cut(string(state), " ")
-	return packages, what == "broken"
+	_, packages, _ = strings.Cut(string(state), " ")
+	what := stateOf(state)
+	return packages, what == "broken" || what == torn
 }
 
 func repairCommand(database string) string {
@@ -113,7 +133,10 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 			continue
 		}
 		broken = append(broken, name)
-		if word := audit.Broken[name]; word == "half-configured" || word == "half-installed" {
+		switch word := audit.Broken[name]; {
+		case word == "half-installed":
+			what = torn
+		case word == "half-configured" && what != torn:
 			what = "broken"
 		}
 	}

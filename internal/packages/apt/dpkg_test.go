@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 //go:embed testdata/status
@@ -41,6 +42,38 @@ func TestDpkgDatabase(t *testing.T) {
 		"dpkg": "1.21.22", "libfoo:i386": "1.0-1 held auto", "gone": "2 config-files", "never": "- held", "half": "3 half-installed", "fresh": "4 unpacked",
 	}
 	check.That(t, reflect.DeepEqual(got, want) && d.interrupted && d.native == "amd64" && d.details("dpkg").essential, "%v, %+v", got, d)
+}
+
+// TestTornBeforeGpuadm: dpkg --configure -a does nothing about a package whose unpacking was cut short
+// in another installation; its archive helps.
+func TestTornBeforeGpuadm(t *testing.T) {
+	n := must.Get(simhost.New([]byte(`
+-- etc/os-release --
+ID=debian
+-- var/lib/dpkg/status --
+Package: dpkg
+Status: install ok installed
+Architecture: amd64
+Version: 1
+
+Package: failed
+Status: install ok half-configured
+Architecture: amd64
+Version: 1
+
+Package: other
+Status: install reinstreq half-installed
+Architecture: amd64
+Version: 1
+`)))(t)
+	want := packages.Database(packages.NewSet(packages.NewReading(New())), "apt", "")
+	found := must.Get(want.Look(t.Context(), n))(t)
+	check.Equal(t, found, "torn failed other", "the database is")
+
+	_, err := want.To(found)
+	contains(t, wordsOf(err), "failed other is not wholly installed, and gpuadm did not install it",
+		"apt-get install --reinstall failed other", "dpkg --purge --force-remove-reinstreq failed other")
+	check.That(t, !strings.Contains(wordsOf(err), "--configure"), "it advises %s", wordsOf(err))
 }
 
 func FuzzDpkg(f *testing.F) {
