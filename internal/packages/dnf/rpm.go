@@ -280,8 +280,12 @@ func (d rpmDatabase) doubles() (older []rpmPackage) {
 	return older
 }
 
-// FilesOf queries rpm once for all packages.
+// FilesOf queries rpm once for all packages. Without a name rpm fails.
 func (dnf) FilesOf(ctx context.Context, v host.View, names []string) (map[string][]string, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+
 	const format = `[%{=NAME}\t%{FILENAMES}\n]`
 	out, err := v.Ask(ctx, append([]string{"rpm", "-q", "--qf", format}, names...)...)
 	if err != nil {

@@ -106,6 +106,21 @@ func TestUnmetOfAnUpgrade(t *testing.T) {
 	}
 }
 
+// TestFilesOfNone: where no package has the driver's version, as beside the files of a runfile,
+// none lists a file. rpm would fail without a name.
+func TestFilesOfNone(t *testing.T) {
+	n := must.Get(simhost.New([]byte(`
+-- sim.toml --
+[[command]]
+argv = ["rpm", "-q"]
+prefix = true
+exit = 1
+stderr = "rpm: no arguments given for query"
+`)))(t)
+	found, err := dnf{}.FilesOf(t.Context(), n, nil)
+	check.That(t, err == nil && len(found) == 0, "files: %v, %v", found, err)
+}
+
 func TestNamed(t *testing.T) {
 	for _, c := range [][3]string{
 		{"nvlsm", "2025.06.11-1", "nvlsm-0:2025.06.11-1"},
