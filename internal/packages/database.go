@@ -25,7 +25,10 @@ type database struct {
 	name string // dpkg, rpm
 }
 
-const orderlyState = "clean"
+const (
+	orderlyState = "clean"
+	busy         = "busy"
+)
 
 // Database wants a packager's database clean before gpuadm uses the packager. set has the packages
 // that are installed afterwards.
@@ -58,7 +61,7 @@ func orderly(name string, found converge.State) (converge.State, error) {
 		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, and gpuadm did not install it", packages),
 		Because: []string{"its script failed in another installation, and every later one would report that failure"},
 		Try: []string{
-			repairCommand(name) + ", which shows why it fails",
+			repairCommand(name, packages) + ", which shows why it fails",
 			"or remove it: apt-get purge " + packages,
 		},
 	}
@@ -91,9 +94,11 @@ func Broken(state converge.State) (packages string, broken bool) {
 	return packages, what == "broken" || what == torn
 }
 
-func repairCommand(database string) string {
+// repairCommand returns the command that finishes the installation of packages. dnf check does not
+// see what a killed dnf has left: see Audit of package dnf.
+func repairCommand(database, packages string) string {
 	if database == "rpm" {
-		return "dnf check"
+		return "dnf reinstall " + packages
 	}
 	return "dpkg --configure -a"
 }
@@ -112,7 +117,7 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 	})
 	switch {
 	case errors.As(err, new(*Locked)):
-		return "busy", nil
+		return busy, nil
 	case err != nil:
 		return "", err
 	case audit.Interrupted:
@@ -169,9 +174,11 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 		return nil // only wanted packages failed, which come next
 	}
 
+	_, packages, _ := strings.Cut(string(found), " ")
+	isSeen := lookErr == nil && found != busy
 	var t *trouble.Error
-	if errors.As(err, &t) && !errors.As(err, new(*Locked)) {
-		t.Try = append(t.Try, repairCommand(d.name)+", once its cause is gone")
+	if errors.As(err, &t) && isSeen && !errors.As(err, new(*Locked)) {
+		t.Try = append(t.Try, repairCommand(d.name, packages)+", once its cause is gone")
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/files"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/check"
@@ -59,6 +60,38 @@ func TestCutShort(t *testing.T) {
 		_, err := dnf{}.Audit(t.Context(), n, nil)
 		check.Equal(t, errors.As(err, new(*packages.Locked)), strings.Contains(text, "bin/dnf"), "%q: another dnf is at work:", text)
 	}
+}
+
+// TestRepairFails: where dnf cannot finish what a killed dnf has left, the advice is the command
+// that does. dnf check says nothing of it.
+func TestRepairFails(t *testing.T) {
+	n := must.Get(simhost.New([]byte(`
+-- etc/os-release --
+ID=rocky
+ID_LIKE="rhel centos fedora"
+-- usr/bin/dnf --
+-- var/lib/rpm/rpmdb.sqlite --
+x
+-- var/lib/dnf/rpmdb_lock.pid ctime=2026-01-01T00:00:00Z --
+7
+`)))(t)
+	const begun = "1767225610" // ten seconds after the lock
+	n.Install("rpm", simhost.Program{
+		Looks: func([]string) bool { return true },
+		Run: func(*files.Files, []string) ([]byte, error) {
+			return []byte("libnvidia-ml\t3\t580.65.06\t1.el9\tnoarch\t" + begun + "\t" + begun + "\t(none)\n"), nil
+		},
+	})
+	n.Install("env", simhost.Program{ // env OMP_NUM_THREADS=1 dnf -y reinstall
+		Looks: func([]string) bool { return false },
+		Run: func(_ *files.Files, argv []string) ([]byte, error) {
+			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "Error: Transaction failed"}
+		},
+	})
+
+	database := packages.NewDatabase("rpm", packages.NewReading(New(nil)))
+	err := database.Make(t.Context(), n, "clean")
+	check.Has(t, wordsOf(err), "dnf reinstall libnvidia-ml, once its cause is gone", "it says")
 }
 
 // TestUnmet: what rpm 4.20.1 said of two packages that lack a third, recorded on a host of the lab.
