@@ -173,6 +173,10 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	if found == orderlyState && lookErr == nil {
 		return nil // only wanted packages failed, which come next
 	}
+	if err == nil { // dpkg succeeds beside a package whose archive it needs
+		_, err = orderly(d.name, found)
+		return err
+	}
 
 	_, packages, _ := strings.Cut(string(found), " ")
 	isSeen := lookErr == nil && found != busy
