@@ -208,6 +208,8 @@ func TestLocks(t *testing.T) {
 		"nvidia-driver-cuda-3:580.95.05-1.el9.x86_64": true,
 		"nvidia-driver-cuda-0:580.95.05-1.el9.*":      false,
 		"nvidia-driver-cuda-3:580.65.06-1.el9.*":      false,
+		"nvidia-driver-cuda-3:580.95.05":              true,
+		"nvidia-driver-cuda-3:580.65.06":              false,
 		"*nvidia*580*":                                true,
 		"nvidia-driver-cuda":                          true,
 		"nvidia-driver":                               false,

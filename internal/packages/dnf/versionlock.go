@@ -101,11 +101,12 @@ func locksIn(line string, p rpmPackage) bool {
 	full := strings.TrimSuffix(p.full(), "."+p.arch)
 	short := p.name + "-" + packages.Unepoched(p.evr)
 	version, _, _ := strings.Cut(packages.Unepoched(p.evr), "-")
+	epochVersion, _, _ := strings.Cut(withEpoch(p.evr), "-")
 	for _, form := range []string{
 		full + "." + p.arch, full,
 		short + "." + p.arch, short,
 		p.name + "." + p.arch, p.name,
-		p.name + "-" + version,
+		p.name + "-" + version, p.name + "-" + epochVersion,
 	} {
 		ok, err := path.Match(pattern, form)
 		if ok && err == nil {
