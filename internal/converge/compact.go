@@ -120,8 +120,14 @@ func joinedRecords(old []Run) (records []Record) {
 		records = append(records, r)
 	}
 
-	add(Record{What: "begin", Spec: old[0].Spec, Tool: joinedTool})
-	for _, o := range fold(old) {
+	all := fold(old)
+	add(Record{
+		What:  "begin",
+		Spec:  old[0].Spec,
+		Tool:  joinedTool,
+		Found: foundFirst(all),
+	})
+	for _, o := range all {
 		for _, c := range joined(o.makes) {
 			add(Record{What: "make", Change: &c})
 		}
@@ -129,6 +135,18 @@ func joinedRecords(old []Run) (records []Record) {
 
 	add(Record{What: "end", Result: "ok"})
 	return records
+}
+
+// foundFirst are the states in which the run that first touched each thing had found it.
+func foundFirst(all []owned) (list []Found) {
+	for _, o := range all {
+		for _, f := range o.first.Found {
+			if f.key() == o.key {
+				list = append(list, f)
+			}
+		}
+	}
+	return list
 }
 
 // joined merges consecutive changes of a thing, where each starts at the After of the one before.

@@ -261,6 +261,24 @@ func TestCompaction(t *testing.T) {
 	check.Equal(t, box.String(), "a=red", "after undoing all runs:")
 }
 
+// TestCompactionKeepsFound: undo still restores what a Follower of the first run took away from the
+// state that an operator had left, once the journal has been compacted.
+func TestCompactionKeepsFound(t *testing.T) {
+	box := newToybox(t, states{"castle": "low", "robot": "current"})
+	for i := range 100 {
+		box.apply(t,
+			stage("chains", box.bead("chain", "mine"), box.want("robot", "robot", "")),
+			stage("castles", box.want("castle", "castle", "high")),
+			stage("flags", box.want("block", "flag", []converge.State{"up", "down"}[i%2])),
+		)
+	}
+	records := len(converge.ReadJournal(box).Records)
+	must.That(t, records < 250, "the journal has %d records: it is not compacted", records)
+
+	box.undo(t)
+	check.Equal(t, box.String(), "castle=low robot=current", "after undoing all runs:")
+}
+
 // TestReleasedDependency: what a section brought stays when the section is released, whatever
 // another section of the stage changes. While the section is in the spec, it goes once nothing
 // needs it.
