@@ -3,13 +3,16 @@
 package converge_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/check"
 	"github.com/gpuadm/gpuadm/test/must"
 )
@@ -193,6 +196,44 @@ func TestForeignEdit(t *testing.T) {
 	want := "a=striped chain=before,after robot=current"
 	check.Equal(t, box.String(), want, "after an undo that leaves a:")
 	check.Equal(t, len(result.Left), 1, "things left:")
+}
+
+// A stubborn robot would not start again with its present chain.
+type stubborn struct{ robot }
+
+func (stubborn) Make(context.Context, host.Host, converge.State) error {
+	return converge.DoesNotStart{Runs: true, Err: errors.New("the chain has no end")}
+}
+
+// TestUndoButTheRestart: an undo that continues another one, and fails for a daemon that would not
+// start again, is rolled back; the command that it prints undoes the same runs, and leaves the
+// same.
+func TestUndoButTheRestart(t *testing.T) {
+	box := newToybox(t, states{"robot": "current"})
+	first := box.apply(t, stage("blocks", box.want("block", "a", "blue"), box.want("block", "b", "blue")))
+	box.apply(t,
+		stage("blocks", box.want("block", "a", "blue"), box.want("block", "b", "blue")),
+		stage("chains", box.bead("chain", "mine"), box.want("robot", "robot", "")))
+
+	cut := box.engine()
+	stop := make(chan struct{})
+	close(stop)
+	cut.Stop = stop
+	_, err := cut.Undo(t.Context(), box, "all", []string{"a"})
+	must.That(t, errors.Is(err, converge.ErrStopped), "an undo that was stopped: %v", err)
+
+	e := box.engine()
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "robot" {
+			return stubborn{robot{block{box, ref.Name}}}, nil
+		}
+		return box.kind(ref)
+	}
+	_, err = e.Undo(t.Context(), box, "", nil)
+	var failed *trouble.Error
+	must.That(t, errors.As(err, &failed), "an undo with a robot that does not start: %v", err)
+	want := converge.UndoOf(first.Run, []string{"a", "robot robot"})
+	check.Has(t, strings.Join(failed.Try, "\n"), want, "the advice")
 }
 
 // TestResume: whenever the power is cut, the next apply ends in the state of an uninterrupted one,

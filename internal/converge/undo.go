@@ -24,6 +24,7 @@ type UndoPlan struct {
 	Left      []Line   `json:"left,omitempty"`
 
 	steps []step
+	leave []string // things that stay, as asked now and when the undo that continues began
 }
 
 // named is the run that a printed command names: a script can type it, since an undo that names its
@@ -108,8 +109,8 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	}
 
 	r.doing = Undone
-	r.undoTo = p.named(to)
-	r.leave = leave
+	r.undoTo = cmp.Or(to, p.Runs[0]) // an undo that fails is rolled back, and none continues it
+	r.leave = p.leave
 	err = r.walk(ctx, p.steps)
 	r.doing = Made
 
@@ -218,6 +219,7 @@ func (e *Engine) planUndo(
 	scope, err := j.scope(to, leave)
 	p.Runs = scope.ids
 	p.Continues = scope.continues
+	p.leave = scope.leave
 	if err != nil || len(scope.ids) == 0 {
 		return p, err
 	}
