@@ -111,7 +111,8 @@ func (j Journal) unfinished() (Run, bool) { return unfinished(j.Runs()) }
 // not cut short.
 func (j Journal) CutShort(boot string) (run Run, cut bool) {
 	run, open := j.unfinished()
-	if !open || len(run.Makes) == 0 || len(j.asksForReboot(boot)) > 0 {
+	waits := func(r Record) bool { return r.Run == run.ID && r.What == "reboot" && r.Boot == boot }
+	if !open || len(run.Makes) == 0 || slices.ContainsFunc(j.Records, waits) {
 		return Run{}, false
 	}
 	return run, true
