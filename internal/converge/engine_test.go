@@ -198,6 +198,36 @@ func TestForeignEdit(t *testing.T) {
 	check.Equal(t, len(result.Left), 1, "things left:")
 }
 
+// TestUndoneReboot: a plan names the reboot that a run of this boot has asked for, until that run
+// is undone.
+func TestUndoneReboot(t *testing.T) {
+	box := newToybox(t, states{"a": "red"})
+	toys := stage("toys", box.want("block", "a", "blue"))
+	box.broken = "a"
+	box.why = host.Reboot{Why: "the paint dries"}
+	result := box.apply(t, toys)
+	check.Equal(t, result.Reboot, "the paint dries", "the apply asks for a reboot:")
+	p := must.Get(box.engine(toys).Plan(t.Context(), box.View()))(t)
+	check.Equal(t, p.Reboot, "block a", "a plan names a reboot for")
+
+	box.undo(t)
+	p = must.Get(box.engine(toys).Plan(t.Context(), box.View()))(t)
+	check.Equal(t, p.Reboot, "", "once the run is undone, a plan names a reboot for")
+}
+
+// TestFollowersReboot: a plan names the reboot that a Follower has asked for, also where the run has
+// changed nothing else that undo could revert.
+func TestFollowersReboot(t *testing.T) {
+	box := newToybox(t, states{"robot": "outdated"})
+	toys := stage("toys", converge.Following(robot{block{box, "robot"}}, ""))
+	box.broken = "robot"
+	box.why = host.Reboot{Why: "its battery is glued in"}
+	must.Get(box.engine(toys).Apply(t.Context(), box))(t)
+
+	p := must.Get(box.engine(toys).Plan(t.Context(), box.View()))(t)
+	check.Equal(t, p.Reboot, "robot robot", "a plan names a reboot for")
+}
+
 // A stubborn robot would not start again with its present chain.
 type stubborn struct{ robot }
 

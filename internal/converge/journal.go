@@ -357,15 +357,3 @@ func (j Journal) Damage(v host.View) string {
 		"cannot read these lines of %s: %s: undo does not know the changes that they name. Restore the file from a backup, or remove the lines",
 		file, strings.Join(trouble.Few(numbers, 6), ", "))
 }
-
-// asksForReboot returns the things whose changes have asked for a reboot in this boot.
-func (j Journal) asksForReboot(boot string) map[key]bool {
-	asks := map[key]bool{}
-	for _, r := range j.Records {
-		if r.What == "reboot" && r.Boot == boot {
-			asks[r.Change.key()] = true
-		}
-	}
-
-	return asks
-}

@@ -118,6 +118,21 @@ func (j Journal) CutShort(boot string) (run Run, cut bool) {
 	return run, true
 }
 
+// asksForReboot returns the things whose changes have asked for a reboot in this boot. A run that
+// was undone asks for none.
+func (j Journal) asksForReboot(boot string) map[key]bool {
+	asks := map[key]bool{}
+	undone := func(r Run) bool { return r.Undone }
+	remaining := idsOf(slices.DeleteFunc(j.Runs(), undone))
+	for _, r := range j.Records {
+		if r.What == "reboot" && r.Boot == boot && remaining[r.Run] {
+			asks[r.Change.key()] = true
+		}
+	}
+
+	return asks
+}
+
 func unfinished(runs []Run) (Run, bool) {
 	if len(runs) == 0 || runs[len(runs)-1].Result != "" {
 		return Run{}, false
