@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/sorting"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -93,8 +94,9 @@ func (e *Engine) allows(what string) bool {
 		slices.Contains(e.Allow, "all")
 }
 
-// forbidden returns the breaks of the changes that were not allowed, in their order. Pods live on
-// through some breaks: those need no consent.
+// forbidden returns the breaks of the changes that were not allowed, in their order, but first
+// those that waiting does not end: an operator must not wait, or move pods away, in vain. Pods live
+// on through some breaks: those need no consent.
 func (e *Engine) forbidden(lines []Line) (list []string) {
 	podsRun := []string{"restart-runtime", "restart-kubelet", "pause-services"}
 	for _, c := range lines {
@@ -108,7 +110,17 @@ func (e *Engine) forbidden(lines []Line) (list []string) {
 		}
 	}
 
+	sorting.By(list, func(a, b string) int { return waitRank(a) - waitRank(b) })
 	return list
+}
+
+// waitRank is 0 for a break that waiting does not end, else 1.
+func waitRank(what string) int {
+	_, _, cause := objection(what)
+	if errors.Is(cause, errKept) {
+		return 0
+	}
+	return 1
 }
 
 // affected returns the names of the changes that need a break, and the processes that it affects.

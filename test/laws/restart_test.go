@@ -184,6 +184,24 @@ func TestPolicyPartitions(t *testing.T) {
 	}
 }
 
+// TestPolicyPartitionsFirst: where a change also takes the GPUs from processes, a run does not wait
+// for these first: it would refuse the same change afterwards.
+func TestPolicyPartitionsFirst(t *testing.T) {
+	e := engineOf(t, stage(converge.Want{
+		Thing:  pkgThing{"a"},
+		To:     to("1"),
+		Breaks: []string{"stop-clients", "lose-partitions"},
+		Clients: map[string][]string{
+			"stop-clients":    {"process 4711 (python3)"},
+			"lose-partitions": {"GPU 0: 1 MIG instance"},
+		},
+	}))
+	e.Spec.Disruption.Policy = "idle"
+	err := e.Interrupts(t.Context(), node(t))
+	must.That(t, err != nil && !trouble.Passes(err), "it waits: %v", err)
+	check.Has(t, err.Error(), "needs lose-partitions", "the refusal")
+}
+
 // TestOneAdvice: of a GPU that fell off the bus preflight, the kernel's log and doctor say the
 // same, and what a stop of the instance loses.
 func TestOneAdvice(t *testing.T) {
