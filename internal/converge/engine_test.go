@@ -266,6 +266,42 @@ func TestUndoButTheRestart(t *testing.T) {
 	check.Has(t, strings.Join(failed.Try, "\n"), want, "the advice")
 }
 
+// A sleeper is a Sweeper: it stops the motor while it is made, and is killed then.
+type sleeper struct{ robot }
+
+func (k sleeper) Make(_ context.Context, h host.Host, _ converge.State) error {
+	delete(k.box.toys, "motor")
+	k.box.CutAt(k.box.Touches())
+	return h.Remove("/etc/hostname")
+}
+
+func (k sleeper) Sweep(context.Context, host.Host, converge.State) (found bool, err error) {
+	found = k.box.toys["motor"] == ""
+	k.box.toys["motor"] = "on"
+	return found, nil
+}
+
+// TestSweepsWhatUndoLeaves: undo of a run that was killed starts again what the run had stopped for
+// a Follower, also where none of the changes that it reverts affects that Follower.
+func TestSweepsWhatUndoLeaves(t *testing.T) {
+	box := newToybox(t, states{"motor": "on", "robot": "outdated"})
+	e := box.engine()
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "robot" {
+			return sleeper{robot{block{box, ref.Name}}}, nil
+		}
+		return box.kind(ref)
+	}
+	awake := converge.Following(sleeper{robot{block{box, "robot"}}}, "")
+	e.Stages = []converge.Stage{stage("toys", box.want("block", "a", "blue"), awake)}
+	_, err := e.Apply(t.Context(), box)
+	must.That(t, err != nil && box.String() == "a=blue robot=outdated", "killed: %v, %s", err, box)
+
+	box.Revive()
+	must.Get(e.Undo(t.Context(), box, "all", nil))(t)
+	check.Equal(t, box.String(), "motor=on robot=outdated", "after the undo:")
+}
+
 // TestResume: whenever the power is cut, the next apply ends in the state of an uninterrupted one,
 // and undo then ends in the first state.
 func TestResume(t *testing.T) {

@@ -80,7 +80,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return Result{}, err
 	}
 	if len(p.Runs) == 0 {
-		found, err := r.sweepCut(ctx)
+		found, err := r.sweepCut(ctx, nil)
 		if err == nil && !found {
 			r.event(Event{What: Nothing})
 		}
@@ -96,11 +96,12 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	if err != nil {
 		return Result{}, err
 	}
-	if !slices.Contains(p.Runs, r.cut.ID) {
-		_, err := r.sweepCut(ctx)
-		if err != nil {
-			return r.end(err)
-		}
+	var undone []step
+	if slices.Contains(p.Runs, r.cut.ID) {
+		undone = p.steps
+	}
+	if _, err := r.sweepCut(ctx, undone); err != nil {
+		return r.end(err)
 	}
 
 	r.reportKept(p.Kept)
@@ -144,16 +145,18 @@ func (r *run) reportKept(kept []Line) {
 	}
 }
 
-// sweepCut starts again what a run that was cut short has stopped. Such a run that has changed
-// nothing else is not among the runs to undo.
-func (r *run) sweepCut(ctx context.Context) (found bool, err error) {
+// sweepCut starts again what a run that was cut short has stopped. undone are the steps of an undo
+// of that run: their make starts what it stops. The undo makes no Follower that none of the run's
+// changes affects, and a run that has changed nothing else is not among the runs to undo.
+func (r *run) sweepCut(ctx context.Context, undone []step) (found bool, err error) {
 	if !r.open || len(r.cut.Undoes) > 0 {
 		return false, nil
 	}
 	for _, c := range slices.Backward(r.cut.Makes) {
 		thing, _ := r.engine.ThingOf(c.Ref) // nil where this gpuadm does not know the kind
 		sweeper, is := thing.(Sweeper)
-		if !is {
+		isUndone := func(s step) bool { return s.covers(c.Ref) }
+		if !is || slices.ContainsFunc(undone, isUndone) {
 			continue
 		}
 		did, err := sweeper.Sweep(ctx, r.host, c.Before)
