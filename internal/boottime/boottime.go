@@ -202,10 +202,15 @@ func (m machine) bootUnit(name string, runs []Run) []Step {
 	opened := u.micros("ActiveEnterTimestampMonotonic")
 	failed := u.micros("InactiveEnterTimestampMonotonic")
 	isOpen := u["ActiveState"] == "active"
-	s := m.step(name, begins, cmp.Or(opened, failed))
+	ended := opened
+	if opened < begins { // of an earlier start, or never
+		ended = failed
+	}
+
+	s := m.step(name, begins, ended)
 	for _, r := range runs {
 		at := r.Time.Sub(m.booted).Microseconds()
-		inside := at >= begins-1e6 && (opened == 0 || at <= opened)
+		inside := at >= begins-1e6 && (ended < begins || at <= ended)
 		if inside && r.Took != "" {
 			s.Detail = "run " + r.ID + ": " + r.Took
 		}

@@ -122,6 +122,31 @@ func TestFailed(t *testing.T) {
 		"32000 0 gpuadm.service has failed: the gate stays closed\n", "its boot:")
 }
 
+// TestRunAfterAFailedBoot: the boot unit has the run that it made itself, and no run of an operator
+// after the unit had failed.
+func TestRunAfterAFailedBoot(t *testing.T) {
+	ofUnit := Run{
+		ID:   "20261121T100016Z",
+		Time: time.Date(2026, 11, 21, 10, 0, 16, 500e6, time.UTC),
+		Took: "packages 40.1 s",
+	}
+	byHand := Run{
+		ID:   "20261121T100516Z",
+		Time: ofUnit.Time.Add(5 * time.Minute),
+		Took: "runtime 1.2 s",
+	}
+	got := bootOf(t, manager(0, 0, 0, 2000182, 61000000, 2042364), []string{
+		unit("gpuadm.service", "failed", 16000000, 0, 58100000, 16010000),
+		unit("kubelet.service", "inactive", 0, 0, 0, 0),
+		unit("gpuadm-ready.service", "inactive", 0, 0, 0, 0),
+	}, ofUnit, byHand)
+	check.Equal(t, got, "from kernel\n"+
+		"0 2000 kernel\n"+
+		"2000 58999 systemd\n"+
+		"16000 42100 gpuadm.service run 20261121T100016Z: packages 40.1 s\n"+
+		"58100 0 gpuadm.service has failed: the gate stays closed\n", "its boot:")
+}
+
 // TestNoSystemctl: what cannot be asked is an error.
 func TestNoSystemctl(t *testing.T) {
 	n := must.Get(simhost.New([]byte("-- sim.toml --\nnow = 2026-11-21T10:10:00Z\n")))(t)
