@@ -85,6 +85,33 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		"a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
 }
 
+// TestMirrorForRunfile: what builds a runfile's modules comes from the mirror as the part of
+// node.toml says that mirror writes: for dnf its key signs the lists, and the packages have their
+// vendors' signatures.
+func TestMirrorForRunfile(t *testing.T) {
+	text := spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n" +
+			"[driver.runfile]\nurl = \"https://x.example/NVIDIA.run\"\n" +
+			"sha256 = \"" + strings.Repeat("ab", 32) + "\"\n"),
+	}
+	asked := must.Get(spec.Parse(text))(t)
+	s := must.Get(spec.Parse(text, spec.File{
+		Name: "node.d/mirror.toml",
+		Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "dnf", strings.Repeat("AB", 20)),
+	}))(t)
+	f := facts.Facts{
+		OS:     facts.OS{ID: "rhel", Version: "9.4", Like: []string{"fedora"}},
+		Arch:   "amd64",
+		Kernel: facts.Kernel{Installed: []string{"5.14.0-427.13.1.el9_4.x86_64"}},
+		Files:  map[string][]byte{"/srv/mirror/" + packages.MirrorLock: nil},
+	}
+
+	w := must.Get(wantedPackages(drivers.New(nil), s, f))(t)
+	must.That(t, len(w.repos) == 1, "repositories: %+v", w.repos)
+	check.Equal(t, w.repos[0].Signed, packages.SignedMetadata, "the key signs")
+}
+
 // TestMirrorIsReplaced: a new folder that is gone is an error, and the next run restores the old one.
 func TestMirrorIsReplaced(t *testing.T) {
 	m := Mirror{Dir: "/srv/mirror"}

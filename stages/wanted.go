@@ -69,6 +69,7 @@ func (w *wanted) addDriver(choice drivers.Choice, s spec.Driver, f facts.Facts) 
 			URL:         s.Repo.URL,
 			Key:         s.Repo.Key,
 			Fingerprint: s.Repo.Fingerprint,
+			Signed:      packages.SignedAs(s.Repo.Signature, packages.SignedBoth),
 			Mixed:       true,
 		}}
 	}
