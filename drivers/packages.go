@@ -94,7 +94,6 @@ func (c Choice) Repositories() []packages.Repository {
 		URL:         c.Repo.URL,
 		Key:         c.Repo.KeyURL,
 		Fingerprint: c.Repo.Fingerprint,
-		Mixed:       c.Repo.Mirror,
 		Signed:      packages.SignedAs(c.Repo.Signed, packages.SignedBoth),
 		Pins:        c.Family().Pins(c.Pattern()),
 	}}

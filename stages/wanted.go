@@ -70,7 +70,6 @@ func (w *wanted) addDriver(choice drivers.Choice, s spec.Driver, f facts.Facts) 
 			Key:         s.Repo.Key,
 			Fingerprint: s.Repo.Fingerprint,
 			Signed:      packages.SignedAs(s.Repo.Signature, packages.SignedBoth),
-			Mixed:       true,
 		}}
 	}
 

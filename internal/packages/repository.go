@@ -19,7 +19,6 @@ type Repository struct {
 	Fingerprint string // of the key; or "sha256:" and the digest of its file: see things.Key
 	Pins        []Pin  // which packages apt may install from it, and in which version
 	Signed      Signed // what of a dnf repository the key signs
-	Mixed       bool   // its owner chose its packages: it may have kernel headers too
 	Whole       bool   // gpuadm mirror wrote it: it has all dependencies, and no module streams
 }
 
