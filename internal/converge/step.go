@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"path"
 
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -255,7 +256,7 @@ func (s *step) reverted(v host.View, found State) (State, error) {
 	if err := load(v, s.want.Thing, base); err != nil {
 		return "", &trouble.Error{
 			What: fmt.Sprintf("cannot undo %s: the bytes it had before are lost: %v", s, err),
-			Try:  []string{"restore " + Home + " from a backup"},
+			Try:  []string{"restore " + path.Join(v.Root(), Home) + " from a backup"},
 			Err:  err,
 		}
 	}

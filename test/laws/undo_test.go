@@ -51,6 +51,29 @@ func TestUndoAfterFailedUndo(t *testing.T) {
 	check.That(t, failed >= 4, "only %d undos failed", failed)
 }
 
+// inImage is a machine whose files are in a folder.
+type inImage struct{ host.View }
+
+func (inImage) Root() string { return "/mnt/image" }
+
+// TestLostBytesOfAnImage: undo that lacks the bytes from before names the folder to restore, as it
+// is outside the image.
+func TestLostBytesOfAnImage(t *testing.T) {
+	n := node(t)
+	put(t, n, "/srv/a", "theirs\n")
+	e := edition(t, 1)
+	apply(t, n, e)
+	for _, name := range must.Get(n.ReadDir(converge.Home + "/blobs"))(t) {
+		must.OK(t, n.Remove(converge.Home+"/blobs/"+name))
+	}
+
+	_, err := e.PlanUndo(t.Context(), inImage{n}, "", nil)
+	var refused *trouble.Error
+	must.That(t, errors.As(err, &refused), "an undo without the bytes from before: %v", err)
+	const want = "restore /mnt/image/var/lib/gpuadm from a backup"
+	check.That(t, slices.Contains(refused.Try, want), "the advice: %q", refused.Try)
+}
+
 // An apply that failed and was rolled back whole has left nothing. When the run before it is undone
 // too, nothing is kept for it; and what it had meant to make is made and released later as on a
 // fresh machine.
