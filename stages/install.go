@@ -83,20 +83,37 @@ func Installed(v host.View) []string {
 const InstallName = "install"
 
 // maskNotes names gpuadm's units, and its drop-in, that an operator has masked: gpuadm leaves them
-// masked. systemctl unmask knows no drop-ins.
+// masked. systemctl unmask knows no drop-ins. The commands are typed outside an image.
 func maskNotes(v host.View) (notes []string) {
 	for _, name := range Units() {
 		if !things.IsMasked(v, name) {
 			continue
 		}
 		if name == gateFile {
-			notes = append(notes, fmt.Sprintf("%s is masked, so kubelet does not wait until the node is ready; if that is not meant: rm %s && systemctl daemon-reload", name, name))
+			notes = append(notes, fmt.Sprintf("%s is masked, so kubelet does not wait until the node is ready; if that is not meant: %s", name, removes(v, name)))
 			continue
 		}
 		unit := path.Base(name)
-		notes = append(notes, fmt.Sprintf("%s is masked, so systemd does not start it; if that is not meant: systemctl unmask %s", unit, unit))
+		notes = append(notes, fmt.Sprintf("%s is masked, so systemd does not start it; if that is not meant: %s", unit, unmasks(v, unit)))
 	}
 	return notes
+}
+
+// removes is the command that removes a drop-in.
+func removes(v host.View, name string) string {
+	command := "rm " + host.ShellWord(path.Join(v.Root(), name))
+	if v.Live() {
+		command += " && systemctl daemon-reload"
+	}
+	return command
+}
+
+// unmasks is the command that takes the mask off a unit.
+func unmasks(v host.View, unit string) string {
+	if v.Root() == "/" {
+		return "systemctl unmask " + unit
+	}
+	return "systemctl --root=" + host.ShellWord(v.Root()) + " unmask " + unit
 }
 
 // Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for the

@@ -3,6 +3,7 @@
 package stages
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/check"
@@ -22,5 +23,24 @@ func TestMaskNotes(t *testing.T) {
 		must.OK(t, n.PutLink(masked, "/dev/null"))
 		notes := maskNotes(n)
 		check.That(t, len(notes) == 1 && notes[0] == want, "%s: %q", masked, notes)
+	}
+}
+
+// TestMaskNotesOfAnImage: the commands of such notes change the image, and not the machine on which
+// they are typed.
+func TestMaskNotesOfAnImage(t *testing.T) {
+	const (
+		drift = "/etc/systemd/system/gpuadm-drift.timer"
+		gate  = "/etc/systemd/system/kubelet.service.d/50-gpuadm.conf"
+	)
+	for masked, want := range map[string]string{
+		drift: "if that is not meant: systemctl --root=/mnt/image unmask gpuadm-drift.timer",
+		gate:  "if that is not meant: rm /mnt/image" + gate,
+	} {
+		n := must.Get(simhost.New(nil))(t)
+		must.OK(t, n.PutLink(masked, "/dev/null"))
+		n.Image()
+		notes := maskNotes(inFolder{n})
+		check.That(t, len(notes) == 1 && strings.HasSuffix(notes[0], want), "%s: %q", masked, notes)
 	}
 }
