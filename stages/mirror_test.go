@@ -85,6 +85,26 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		"a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
 }
 
+// TestOneURLForBothSections: apt refuses one URL with two keyrings, also where only one of the
+// sections says that the key signs the metadata, as apt's always do.
+func TestOneURLForBothSections(t *testing.T) {
+	repo := "url = \"https://mirror.example/nvidia\"\nkey = \"/srv/key.asc\"\n" +
+		"fingerprint = \"" + strings.Repeat("AB", 20) + "\"\n"
+	s := must.Get(spec.Parse(spec.File{
+		Name: "node.toml",
+		Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n[driver.repo]\n" + repo +
+			"[toolkit]\nversion = \"1.18.0\"\n[toolkit.repo]\nsignature = \"metadata\"\n" + repo),
+	}))(t)
+	f := facts.Facts{
+		OS:     facts.OS{ID: "debian", Version: "12"},
+		Arch:   "amd64",
+		Kernel: facts.Kernel{Installed: []string{"6.1.0-9-amd64"}},
+	}
+
+	w := must.Get(wantedPackages(drivers.New(nil), s, f))(t)
+	check.Equal(t, len(w.repos), 1, "repositories:")
+}
+
 // TestMirrorForRunfile: what builds a runfile's modules comes from the mirror as the part of
 // node.toml says that mirror writes: for dnf its key signs the lists, and the packages have their
 // vendors' signatures.

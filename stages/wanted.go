@@ -85,7 +85,7 @@ func (w *wanted) addDriver(choice drivers.Choice, s spec.Driver, f facts.Facts) 
 // keyrings (apt-pkg/deb/debmetaindex.cc: "Conflicting values set for option Signed-By").
 func (w *wanted) addRepository(r packages.Repository) {
 	for i, other := range w.repos {
-		sameKey := other.Fingerprint == r.Fingerprint && other.Signed == r.Signed
+		sameKey := other.Fingerprint == r.Fingerprint && w.signs(other) == w.signs(r)
 		if r.URL != "" && other.URL == r.URL && sameKey {
 			w.repos[i].Pins = slices.Concat(other.Pins, r.Pins)
 			return
@@ -93,6 +93,14 @@ func (w *wanted) addRepository(r packages.Repository) {
 	}
 
 	w.repos = append(w.repos, r)
+}
+
+// signs says what a repository's key signs: for apt the metadata, and so all.
+func (w *wanted) signs(r packages.Repository) packages.Signed {
+	if w.manager == "apt" && r.Signed == packages.SignedMetadata {
+		return packages.SignedBoth
+	}
+	return r.Signed
 }
 
 // isMirror says whether gpuadm mirror wrote the folder that a URL names.
