@@ -118,7 +118,10 @@ func (k KernelSide) moduleWants(kernel string, f facts.Facts) []converge.Want {
 	build := kmod.DKMS(k.Version, kernel, k.built,
 		"builds the modules for the kernel and installs them")
 
-	headers := host.Later{Until: "once kernel " + kernel + " has headers to build modules with; if it is booted before, it has no GPUs"}
+	headers := host.Later{
+		Until: "once kernel " + kernel + " has headers to build modules with; if it is booted before, it has no GPUs",
+		When:  host.AnotherKernel,
+	}
 	waiting := slices.Contains(k.Waiting, kernel)
 	if waiting {
 		build.To = orLater(build.To, headers)

@@ -401,3 +401,22 @@ func TestRealtime(t *testing.T) {
 		check.That(t, strings.Contains(p, "PREEMPT_RT") == refused, "%q: %q", tree, p)
 	}
 }
+
+// TestWaitingForHeaders: the modules of a kernel that waits for headers are deferred as those of
+// another kernel: they keep no stage back that verifies this one.
+func TestWaitingForHeaders(t *testing.T) {
+	k := KernelSide{
+		Version: "580.95.05",
+		Flavour: "open",
+		Build:   "dkms",
+		Kernels: []string{"6.8.0-3"},
+		Waiting: []string{"6.8.0-3"},
+	}
+	wants := k.moduleWants("6.8.0-3", facts.Facts{Live: true})
+	check.Equal(t, len(wants), 2, "wants:")
+	for _, w := range wants {
+		_, err := w.To("")
+		var later host.Later
+		check.That(t, errors.As(err, &later) && later.When == host.AnotherKernel, "%s: %v", w.Ref(), err)
+	}
+}

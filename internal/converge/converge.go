@@ -105,7 +105,7 @@ type Stage struct {
 	// so. nil: nothing.
 	Restores func(facts.Facts) map[string]string
 
-	Whole bool // gpuadm makes it only where all stages before it are converged
+	Whole bool // gpuadm makes it only where all stages before it are converged, for this kernel
 	Holds bool // an apply makes nothing after it while something in it waits
 }
 

@@ -346,6 +346,25 @@ func TestSweepsPlaceholders(t *testing.T) {
 	check.That(t, err == nil, "%s is gone: %v", own, err)
 }
 
+// TestWholeBesideAnotherKernel: what an earlier stage waits to make for a kernel that does not run
+// keeps no stage from being made or from being converged.
+func TestWholeBesideAnotherKernel(t *testing.T) {
+	box := newToybox(t, states{})
+	modules := box.want("block", "modules", "")
+	modules.To = func(converge.State) (converge.State, error) {
+		return "", host.Later{Until: "once kernel 6.8.0-3 has headers", When: host.AnotherKernel}
+	}
+	ready := stage("ready", box.want("block", "flag", "up"))
+	ready.Whole = true
+	stages := []converge.Stage{stage("modules", modules), ready}
+
+	result := box.apply(t, stages...)
+	check.Equal(t, box.String(), "flag=up", "after an apply:")
+	check.Equal(t, len(result.Deferred), 1, "deferred:")
+	p := must.Get(box.engine(stages...).Plan(t.Context(), box.View()))(t)
+	check.Equal(t, p.State, converge.EndsDeferred, "a plan after it:")
+}
+
 // TestCompaction: a journal does not grow without end, and undo still knows the first state.
 func TestCompaction(t *testing.T) {
 	box := newToybox(t, states{"a": "red"})

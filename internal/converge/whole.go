@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
@@ -116,11 +117,12 @@ func (e *Engine) unconvergedBefore(
 }
 
 // note keeps the first stage that is not converged. A stage that can be made now counts before a
-// deferred one, which may wait for it.
+// deferred one, which may wait for it. What waits for another kernel does not count.
 func (u *unconverged) note(stage string, steps []step) {
 	for _, s := range steps {
 		comesFirst := u.stage == "" || s.now() && !u.first.now()
-		if !s.converged() && comesFirst {
+		counts := !s.converged() && s.When != host.AnotherKernel
+		if counts && comesFirst {
 			u.stage = stage
 			u.first = s.Line
 		}

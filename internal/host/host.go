@@ -265,6 +265,8 @@ const (
 	AtFirstBoot  When = "first-boot"
 	InNewProcess When = "new-process"
 	AfterReboot  When = "reboot" // the change's Why says why a reboot is needed
+	// AnotherKernel: it is for a kernel that does not run, and nothing of this boot needs it.
+	AnotherKernel When = "another-kernel"
 )
 
 // FirstBoot is the Later of what needs the live machine, in a root folder.
