@@ -110,6 +110,28 @@ func TestRefuse(t *testing.T) {
 	check.List(t, box.made, nil, "a refused apply made")
 }
 
+// A hidden block cannot be looked at.
+type hidden struct{ block }
+
+func (hidden) Look(context.Context, host.View) (converge.State, error) {
+	return "", errors.New("it is dark")
+}
+
+// TestRefuseBesideUnknown: an operator has to act on a change that cannot be made, also where
+// another state could not be read, for which the same command may simply be run again.
+func TestRefuseBesideUnknown(t *testing.T) {
+	box := newToybox(t, states{})
+	unseen := box.want("block", "a", "blue")
+	unseen.Thing = hidden{block{box, "a"}}
+	impossible := box.want("block", "b", "")
+	impossible.To = func(converge.State) (converge.State, error) { return "", errNoPaint }
+
+	_, err := box.engine(stage("toys", unseen)).Apply(t.Context(), box)
+	check.That(t, trouble.IsUnknown(err), "a state that could not be read: %v", err)
+	_, err = box.engine(stage("toys", unseen, impossible)).Apply(t.Context(), box)
+	check.That(t, err != nil && !trouble.IsUnknown(err), "beside a change that cannot be made: %v", err)
+}
+
 // TestUndo: undo restores the oldest state of each thing, the last touched first, and then holds
 // unattended applies.
 func TestUndo(t *testing.T) {

@@ -91,7 +91,7 @@ func reasons(all []Line) (joined *trouble.Error) {
 		}
 		joined.Because = appendUnique(joined.Because, next.Because...)
 		joined.Try = appendUnique(joined.Try, next.Try...)
-		if joined.Err == nil || c.Unknown == "" || trouble.IsUnknown(joined.Err) {
+		if c.Unknown == "" || trouble.IsUnknown(joined.Err) {
 			joined.Err = errors.Join(joined.Err, next.Err)
 		}
 	}
