@@ -324,6 +324,29 @@ func TestSweepsWhatUndoLeaves(t *testing.T) {
 	check.Equal(t, box.String(), "motor=on robot=outdated", "after the undo:")
 }
 
+// TestObstacleBesideUnknown: an operator has to act on what an undo cannot tell apart, also where
+// another state could not be read.
+func TestObstacleBesideUnknown(t *testing.T) {
+	box := newToybox(t, states{})
+	box.apply(t, stage("toys", box.want("block", "a", "blue"), box.want("block", "b", "blue")))
+	box.toys["b"] = "striped"
+	e := box.engine()
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Name == "a" {
+			return hidden{block{box, ref.Name}}, nil
+		}
+		return box.kind(ref)
+	}
+
+	_, err := e.Undo(t.Context(), box, "all", nil)
+	must.That(t, err != nil, "undo lost the edit of another process")
+	check.That(t, !trouble.IsUnknown(err), "beside what it cannot tell apart: %v", err)
+
+	box.toys["b"] = "blue"
+	_, err = e.Undo(t.Context(), box, "all", nil)
+	check.That(t, trouble.IsUnknown(err), "a state that could not be read alone: %v", err)
+}
+
 // TestResume: whenever the power is cut, the next apply ends in the state of an uninterrupted one,
 // and undo then ends in the first state.
 func TestResume(t *testing.T) {

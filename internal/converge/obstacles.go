@@ -16,12 +16,16 @@ import (
 func obstacles(steps []step, to string, leave []string) error {
 	t := &trouble.Error{}
 	var whys []string
+	cannot := false // an operator has to act, whatever else could not be looked at
 	for _, s := range steps {
 		if !s.blocked() {
 			continue
 		}
 		leave = append(slices.Clone(leave), s.Name)
-		if t.Err == nil || !trouble.Passes(s.err) {
+		passes := trouble.Passes(s.err)
+		refuses := !s.unseen && !passes
+		if refuses || !cannot && (t.Err == nil || !passes) {
+			cannot = cannot || refuses
 			t.Err = s.err
 			if s.unseen {
 				t.Err = &trouble.Unknown{What: s.String(), Err: s.err}
