@@ -121,7 +121,7 @@ func (r *run) plan(ctx context.Context) (Plan, error) {
 		return Plan{}, err
 	}
 
-	if !r.open {
+	if !r.continues(nil) {
 		r.first = &f
 	}
 	m := machine{view: v, facts: f, owned: present(r.journal.Runs())}
