@@ -297,14 +297,20 @@ func (k sleeper) Make(_ context.Context, h host.Host, _ converge.State) error {
 	return h.Remove("/etc/hostname")
 }
 
-func (k sleeper) Sweep(context.Context, host.Host, converge.State) (found bool, err error) {
+func (k sleeper) Sweep(_ context.Context, h host.Host, _ converge.State) (found bool, err error) {
+	if k.box.toys["battery"] == "low" { // it is killed once
+		delete(k.box.toys, "battery")
+		k.box.CutAt(k.box.Touches())
+		return false, h.Remove("/etc/hostname")
+	}
 	found = k.box.toys["motor"] == ""
 	k.box.toys["motor"] = "on"
 	return found, nil
 }
 
 // TestSweepsWhatUndoLeaves: undo of a run that was killed starts again what the run had stopped for
-// a Follower, also where none of the changes that it reverts affects that Follower.
+// a Follower, also where none of the changes that it reverts affects that Follower, and where the
+// first undo is killed meanwhile.
 func TestSweepsWhatUndoLeaves(t *testing.T) {
 	box := newToybox(t, states{"motor": "on", "robot": "outdated"})
 	e := box.engine()
@@ -318,6 +324,11 @@ func TestSweepsWhatUndoLeaves(t *testing.T) {
 	e.Stages = []converge.Stage{stage("toys", box.want("block", "a", "blue"), awake)}
 	_, err := e.Apply(t.Context(), box)
 	must.That(t, err != nil && box.String() == "a=blue robot=outdated", "killed: %v, %s", err, box)
+
+	box.Revive()
+	box.toys["battery"] = "low"
+	_, err = e.Undo(t.Context(), box, "all", nil)
+	must.That(t, err != nil, "the undo was not killed")
 
 	box.Revive()
 	must.Get(e.Undo(t.Context(), box, "all", nil))(t)

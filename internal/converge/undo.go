@@ -80,7 +80,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return Result{}, err
 	}
 	if len(p.Runs) == 0 {
-		found, err := r.sweepCut(ctx, nil)
+		found, err := r.sweepCut(ctx, p)
 		if err == nil && !found {
 			r.event(Event{What: Nothing})
 		}
@@ -91,17 +91,15 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	if err != nil {
 		return Result{}, err
 	}
+
+	// Once the undo has begun, no later run knows the run that it overtakes as cut short.
+	if _, err := r.sweepCut(ctx, p); err != nil {
+		return Result{}, err
+	}
 	r.found = perishable(p.steps)
 	err = r.begin(p.Runs, len(p.due()), leave...)
 	if err != nil {
 		return Result{}, err
-	}
-	var undone []step
-	if slices.Contains(p.Runs, r.cut.ID) {
-		undone = p.steps
-	}
-	if _, err := r.sweepCut(ctx, undone); err != nil {
-		return r.end(err)
 	}
 
 	r.reportKept(p.Kept)
@@ -145,18 +143,19 @@ func (r *run) reportKept(kept []Line) {
 	}
 }
 
-// sweepCut starts again what a run that was cut short has stopped. undone are the steps of an undo
-// of that run: their make starts what it stops. The undo makes no Follower that none of the run's
-// changes affects, and a run that has changed nothing else is not among the runs to undo.
-func (r *run) sweepCut(ctx context.Context, undone []step) (found bool, err error) {
+// sweepCut starts again what a run that was cut short has stopped, but for what the undo of that
+// run makes itself. The undo makes no Follower that none of the run's changes affects, and a run
+// that has changed nothing else is not among the runs to undo.
+func (r *run) sweepCut(ctx context.Context, p UndoPlan) (found bool, err error) {
 	if !r.open || len(r.cut.Undoes) > 0 {
 		return false, nil
 	}
+	isUndone := slices.Contains(p.Runs, r.cut.ID)
 	for _, c := range slices.Backward(r.cut.Makes) {
 		thing, _ := r.engine.ThingOf(c.Ref) // nil where this gpuadm does not know the kind
 		sweeper, is := thing.(Sweeper)
-		isUndone := func(s step) bool { return s.covers(c.Ref) }
-		if !is || slices.ContainsFunc(undone, isUndone) {
+		makes := func(s step) bool { return s.covers(c.Ref) }
+		if !is || isUndone && slices.ContainsFunc(p.steps, makes) {
 			continue
 		}
 		did, err := sweeper.Sweep(ctx, r.host, c.Before)
