@@ -57,7 +57,7 @@ func (dnf) Database() string { return "rpm" }
 // Files leaves out the auxiliary files of rpm's database: they change whenever the database is
 // read.
 func (dnf) Files() []string {
-	return append([]string{lockConf, lockList}, facts.RpmFiles()...)
+	return append([]string{dnfConf, lockConf, lockList}, facts.RpmFiles()...)
 }
 
 func (a dnf) Installed(ctx context.Context, v host.View) (map[string]packages.State, error) {

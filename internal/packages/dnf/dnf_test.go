@@ -241,6 +241,31 @@ func TestLocks(t *testing.T) {
 	check.That(t, !ok, "a pattern of others was taken out")
 }
 
+// TestLocksWithoutThePlugin: where dnf does not load its plugin, a locked package is not held, and
+// gpuadm refuses to lock packages in vain. An empty file turns nothing off.
+func TestLocksWithoutThePlugin(t *testing.T) {
+	p := rpmPackage{"nvidia-driver-cuda", "3:580.95.05-1.el9", "x86_64"}
+	for _, c := range []struct{ conf, general, off string }{
+		{"[main]\nenabled = 1\nlocklist = /l\n", "[main]\nbest=True\n", ""},
+		{"locklist = /l\n", "", ""},
+		{"[main]\nenabled = 0\nlocklist = /l\n", "", "enabled in [main] of /etc/dnf/plugins/versionlock.conf"},
+		{"[main]\nenabled=false\n", "", "enabled in [main] of /etc/dnf/plugins/versionlock.conf"},
+		{"[main]\nenabled=1\n", "[main]\nplugins=0\n", "plugins in [main] of /etc/dnf/dnf.conf"},
+		{"[main]\nenabled=1\n", "[main]\nplugins=1\n", ""},
+	} {
+		n := must.Get(simhost.New([]byte("-- etc/dnf/plugins/versionlock.conf --\n" + c.conf +
+			"-- etc/dnf/dnf.conf --\n" + c.general +
+			"-- l --\n" + exact(p) + "-- etc/dnf/plugins/versionlock.list --\n" + exact(p))))(t)
+		l := must.Get(readLocks(n))(t)
+		check.Equal(t, l.off, c.off, "%s%s: off", c.conf, c.general)
+		check.Equal(t, l.holds(p), c.off == "", "%s%s: the package is held", c.conf, c.general)
+
+		held := packages.State{Version: p.evr, Held: true}
+		err := l.refuseOff([]converge.Change{{Ref: converge.Ref{Kind: "package", Name: p.name}, After: held.String()}})
+		check.Equal(t, err != nil, c.off != "", "%s%s: a lock is refused", c.conf, c.general)
+	}
+}
+
 // FuzzVersionlock gives the list of dnf's plugin: what is locked is held, and what is unlocked is
 // not, with all lines of others kept.
 func FuzzVersionlock(f *testing.F) {

@@ -26,6 +26,9 @@ func (a dnf) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	if err != nil {
 		return nil, err
 	}
+	if err := d.locks.refuseOff(ask.Changes); err != nil {
+		return nil, err
+	}
 	ask.Changes = d.withPlugin(ask.Changes)
 	if err := a.requireStream(ctx, v, ask, d); err != nil {
 		return nil, err
@@ -56,7 +59,6 @@ func (d rpmDatabase) withPlugin(changes []converge.Change) []converge.Change {
 	if d.locks.plugin || d.packages[lockPlugin].Installed() || packages.Named(changes)[lockPlugin] {
 		return changes
 	}
-	wantsLock := func(c converge.Change) bool { return packages.Parse(c.After).Held }
 	if !slices.ContainsFunc(changes, wantsLock) {
 		return changes
 	}
@@ -66,6 +68,22 @@ func (d rpmDatabase) withPlugin(changes []converge.Change) []converge.Change {
 		Dependency: true,
 		Why:        "dnf keeps to locked versions by it",
 	})
+}
+
+func wantsLock(c converge.Change) bool { return packages.Parse(c.After).Held }
+
+// refuseOff refuses changes that want a lock where dnf does not load the plugin: an update would
+// replace the packages in spite of the lock. An operator has turned the plugin off, and only an
+// operator turns it on again.
+func (l locks) refuseOff(changes []converge.Change) error {
+	if l.off == "" || !slices.ContainsFunc(changes, wantsLock) {
+		return nil
+	}
+	return &trouble.Error{
+		What:    "cannot lock packages: " + l.off + " turns off dnf's plugin versionlock",
+		Because: []string{"without it dnf update replaces locked packages"},
+		Try:     []string{"set it to 1 there"},
+	}
 }
 
 func (solver) Words() packages.Words {
@@ -158,7 +176,7 @@ func excludes(v host.View) (found []string) {
 	if err == nil && len(locks.lines) > 0 {
 		found = []string{locks.file + ", which dnf versionlock list shows"}
 	}
-	files := append([]string{"/etc/dnf/dnf.conf"}, repoFiles(v, "")...)
+	files := append([]string{dnfConf}, repoFiles(v, "")...)
 	sections, _ := reposIn(v, files)
 	for _, r := range sections {
 		for _, key := range []string{"excludepkgs", "exclude", "includepkgs"} {

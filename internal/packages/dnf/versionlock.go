@@ -3,6 +3,7 @@
 package dnf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 const (
 	lockConf = "/etc/dnf/plugins/versionlock.conf"
 	lockList = "/etc/dnf/plugins/versionlock.list"
+	dnfConf  = "/etc/dnf/dnf.conf"
 	// lockPlugin is the package that brings it on RHEL and its derivatives.
 	lockPlugin = "python3-dnf-plugin-versionlock"
 )
@@ -29,7 +31,8 @@ const (
 // version that the pattern allows.
 type locks struct {
 	file   string
-	plugin bool // it is installed
+	plugin bool   // it is installed
+	off    string // the setting by which dnf does not load it, and its file; "": dnf does
 	lines  []string
 }
 
@@ -40,11 +43,19 @@ func readLocks(v host.View) (locks, error) {
 		return l, err
 	}
 	l.plugin = err == nil
-	for line := range strings.Lines(string(conf)) {
-		key, value, ok := strings.Cut(line, "=")
-		if ok && strings.TrimSpace(key) == "locklist" {
-			l.file = strings.TrimSpace(value)
-		}
+	own := mainSection(lockConf, conf)
+	l.file = cmp.Or(own.values["locklist"], lockList)
+
+	general, err := v.ReadFile(dnfConf)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return l, err
+	}
+	plugins := mainSection(dnfConf, general).values["plugins"]
+	switch {
+	case !own.on:
+		l.off = "enabled in [main] of " + lockConf
+	case plugins != "" && !isTrue(plugins):
+		l.off = "plugins in [main] of " + dnfConf
 	}
 
 	data, err := v.ReadFile(l.file)
@@ -57,9 +68,26 @@ func readLocks(v host.View) (locks, error) {
 	return l, nil
 }
 
+// mainSection reads the section [main] of a configuration of dnf or of a plugin, both of which are
+// enabled where the file does not say otherwise.
+// Sources: dnf.conf(5), plugins; Plugins._check_enabled in dnf/plugin.py of dnf's tree.
+func mainSection(file string, data []byte) repository {
+	sections := parseRepos(file, data)
+	i := slices.IndexFunc(sections, func(r repository) bool { return r.id == "main" })
+	if i < 0 {
+		return repository{on: true}
+	}
+	return sections[i]
+}
+
 // holds reports whether a package is locked at its version, by a line of gpuadm or by a pattern of
-// others.
+// others. A plugin that dnf does not load locks nothing.
 func (l locks) holds(p rpmPackage) bool {
+	return l.off == "" && l.lists(p)
+}
+
+// lists reports whether a line locks a package at its version, once dnf loads the plugin.
+func (l locks) lists(p rpmPackage) bool {
 	return slices.ContainsFunc(l.lines, func(line string) bool { return locksIn(line, p) })
 }
 
@@ -68,6 +96,9 @@ func (l locks) holds(p rpmPackage) bool {
 // Source: VersionLock.locking in plugins/versionlock.py of dnf-plugins-core's tree.
 func (d rpmDatabase) hides(name, evr string) bool {
 	installed := d.packages[name].Installed()
+	if d.locks.off != "" {
+		return false
+	}
 	locked := false
 	lockedElsewhere := false
 	for _, line := range d.locks.lines {
@@ -122,7 +153,7 @@ func exact(p rpmPackage) string { return strings.TrimSuffix(p.full(), p.arch) + 
 
 // with returns the list with a package locked, in a line of its own at the end.
 func (l locks) with(p rpmPackage) locks {
-	if l.holds(p) {
+	if l.lists(p) {
 		return l
 	}
 	l.lines = slices.Clone(l.lines)
@@ -144,7 +175,7 @@ func (l locks) with(p rpmPackage) locks {
 func (l locks) without(p rpmPackage) (locks, bool) {
 	isExact := func(line string) bool { return exactOf(line, p.name) }
 	l.lines = slices.DeleteFunc(slices.Clone(l.lines), isExact)
-	return l, !l.holds(p)
+	return l, !l.lists(p)
 }
 
 // exactOf reports whether a line locks one version of the package of this name:
