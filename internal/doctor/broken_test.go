@@ -163,6 +163,17 @@ func TestFullBoot(t *testing.T) {
 	}
 }
 
+// TestTornPackage: dpkg --configure -a does nothing about a package whose files were not all
+// unpacked; its archive finishes it.
+func TestTornPackage(t *testing.T) {
+	r := incident.Working(t)
+	r.Package("nvidia-utils-580-server", "install reinstreq half-installed")
+	report := examine(t, r.Node())
+	check.Equal(t, codes(report), "PKG-001", "root causes")
+	const again = "sudo apt-get install --reinstall nvidia-utils-580-server"
+	check.List(t, report.Causes[0].Commands, []string{again}, "its commands:")
+}
+
 // TestLostDependency: a held package of the driver lacks what it depends on, which an operator's dpkg
 // has removed by force: apt refuses all later work.
 func TestLostDependency(t *testing.T) {

@@ -71,6 +71,18 @@ func (i inventory) command(names ...string) string {
 	return ""
 }
 
+// finishes is what finishes the installation of a package in this state. Of a package that was not
+// all unpacked dpkg needs the archive: dpkg(1), "Package states".
+func (i inventory) finishes(name, state string) string {
+	if how := i.command(name); how != "" {
+		return how
+	}
+	if state == "half-installed" {
+		return "sudo apt-get install --reinstall " + name
+	}
+	return ""
+}
+
 func interrupted(m *Machine) []Finding {
 	all := m.Packages()
 	if !all.audit.Interrupted {
@@ -117,7 +129,7 @@ func brokenPackages(m *Machine, concerns func(name string) bool) (found []Findin
 		found = append(found, Finding{
 			Object:  name,
 			What:    fmt.Sprintf("%s %s is %s", name, all.packages[name].Version, state),
-			Command: all.command(name),
+			Command: all.finishes(name, state),
 		})
 	}
 
