@@ -223,16 +223,13 @@ func (d *decoder) single(s Spec) {
 	}
 }
 
-// kinds returns the profiles of a table, without those that its layout sets to 0.
+// kinds returns the profiles of a table.
 func (g MIGGPU) kinds() []string {
 	profiles := slices.Sorted(maps.Keys(g.Layout))
 	for _, placement := range g.Placements {
 		profiles = append(profiles, placement.Profile)
 	}
-	return slices.DeleteFunc(profiles, func(name string) bool {
-		count, has := g.Layout[name]
-		return has && count == 0
-	})
+	return profiles
 }
 
 // indices checks the indices of GPUs, which count from 0.
