@@ -132,6 +132,42 @@ func TestRefuseBesideUnknown(t *testing.T) {
 	check.That(t, err != nil && !trouble.IsUnknown(err), "beside a change that cannot be made: %v", err)
 }
 
+// A noisy block cannot find out what a change of it interrupts.
+type noisy struct {
+	block
+	why error
+}
+
+func (k noisy) Breaks(
+	context.Context, host.View, converge.State, converge.State,
+) ([]string, map[string][]string, error) {
+	return nil, nil, k.why
+}
+
+// TestInterruptsUnknown: where a reader fails that says what a change interrupts, it is unknown
+// whether the change may be made: nothing is touched, and the same command may simply be run again.
+// What the thing has found out is an operator's.
+func TestInterruptsUnknown(t *testing.T) {
+	for _, c := range []struct {
+		why       error
+		isUnknown bool
+	}{
+		{errors.New("kubelet does not list its pods"), true},
+		{&trouble.Error{What: "cannot stop what uses the toy"}, false},
+	} {
+		box := newToybox(t, states{})
+		loud := box.want("block", "b", "blue")
+		loud.Thing = noisy{block{box, "b"}, c.why}
+		e := box.engine(stage("toys", box.want("block", "a", "blue"), loud))
+
+		p := must.Get(e.Plan(t.Context(), box.View()))(t)
+		check.Equal(t, p.State == converge.EndsUnknown, c.isUnknown, "%v: a plan ends as unknown:", c.why)
+		_, err := e.Apply(t.Context(), box)
+		check.That(t, err != nil && trouble.IsUnknown(err) == c.isUnknown, "%v: an apply: %v", c.why, err)
+		check.List(t, box.made, nil, "an apply made")
+	}
+}
+
 // TestUndo: undo restores the oldest state of each thing, the last touched first, and then holds
 // unattended applies.
 func TestUndo(t *testing.T) {

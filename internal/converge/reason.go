@@ -81,6 +81,19 @@ func unknownBecause(err error) Reason {
 	return r
 }
 
+// withoutAnswer is the Reason of a change of which a thing could not say what it interrupts: unknown
+// where a reader has failed, and cannot where that is what the thing has concluded.
+func withoutAnswer(err error) Reason {
+	isLater := errors.As(err, new(host.Later))
+	isWait := errors.As(err, new(trouble.Wait))
+	if isLater || isWait || !trouble.IsUnknown(err) && trouble.Concludes(err) {
+		return cannot(err)
+	}
+	r := unknownBecause(err)
+	r.Passes = false // an apply touches nothing before it knows
+	return r
+}
+
 // withoutEvent turns a deferral until a silent reader answers into an unknown state: no change of
 // the run makes it answer.
 func (r Reason) withoutEvent() Reason {

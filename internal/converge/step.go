@@ -207,7 +207,7 @@ func (s *step) askDisruptor(ctx context.Context, v host.View) {
 	}
 
 	if err != nil {
-		s.Reason = cannot(err)
+		s.Reason = withoutAnswer(err)
 	}
 }
 
