@@ -34,11 +34,13 @@ type pulse struct {
 	looked time.Time                              // when it last said so since then
 }
 
-// begin shows a line after each time of every, until end is called.
-func (p *pulse) begin(every time.Duration, show func(stage, change, took, says string)) {
+// begin shows a line after each time of every, and after idle where nothing is heard, until end is
+// called.
+func (p *pulse) begin(every, idle time.Duration, show func(stage, change, took, says string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.every = every
+	p.idle = idle
 	p.show = show
 	p.making = nil
 	p.usual = 0

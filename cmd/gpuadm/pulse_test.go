@@ -18,7 +18,9 @@ import (
 // longest names and others. The pulse goes by the test's clock; the real one, by which it also beats,
 // is a century behind.
 func long(v *textVoice) {
+	v.mu.Lock()
 	v.idle = 0 // TestLooks
+	v.mu.Unlock()
 	at := func(seconds int) time.Time {
 		return time.Date(2126, 11, 26, 9, 0, seconds, 0, time.UTC)
 	}
@@ -158,7 +160,7 @@ func TestLooks(t *testing.T) {
 func TestPulseOfASimulation(t *testing.T) {
 	var shown string
 	p := new(pulse)
-	p.begin(time.Hour, func(_, _, took, _ string) { shown = took })
+	p.begin(time.Hour, 0, func(_, _, took, _ string) { shown = took })
 	defer p.end()
 	p.saw(converge.Event{
 		What:  converge.Making,

@@ -32,13 +32,14 @@ type voice interface {
 func (c *common) voice() voice {
 	const plain = 15 * time.Second // between two lines of a long change
 	const live = time.Second
+	const never = 0
 	switch {
 	case c.output == "json":
 		return jsonVoice{c.stdout}
 	case c.toJournal():
 		v := newLogVoice(c)
 		v.pulse = c.pulse
-		v.begin(plain, v.progress)
+		v.begin(plain, never, v.progress)
 		return v
 	}
 
@@ -50,8 +51,7 @@ func (c *common) voice() voice {
 		every = live
 		idle = livePatience
 	}
-	v.idle = idle
-	v.begin(every, v.progress)
+	v.begin(every, idle, v.progress)
 	return v
 }
 
