@@ -64,12 +64,17 @@ func reasonOf(err error) Reason {
 // unseenBecause turns the error of a look into a Reason: where the look has not found that the
 // thing must wait, its state is unknown.
 func unseenBecause(err error) Reason {
-	isLater := errors.As(err, new(host.Later))
-	isWait := errors.As(err, new(trouble.Wait))
-	if isLater || !trouble.IsUnknown(err) && (isWait || trouble.Concludes(err)) {
+	if isConclusion(err) {
 		return reasonOf(err)
 	}
 	return unknownBecause(err)
+}
+
+// isConclusion says whether an error is what a thing has found out. Otherwise a reader has failed.
+func isConclusion(err error) bool {
+	isLater := errors.As(err, new(host.Later))
+	isWait := errors.As(err, new(trouble.Wait))
+	return isLater || !trouble.IsUnknown(err) && (isWait || trouble.Concludes(err))
 }
 
 // unknownBecause is the Reason of a change to a thing whose state could not be read.
@@ -84,9 +89,7 @@ func unknownBecause(err error) Reason {
 // withoutAnswer is the Reason of a change of which a thing could not say what it interrupts: unknown
 // where a reader has failed, and cannot where that is what the thing has concluded.
 func withoutAnswer(err error) Reason {
-	isLater := errors.As(err, new(host.Later))
-	isWait := errors.As(err, new(trouble.Wait))
-	if isLater || isWait || !trouble.IsUnknown(err) && trouble.Concludes(err) {
+	if isConclusion(err) {
 		return cannot(err)
 	}
 	r := unknownBecause(err)
