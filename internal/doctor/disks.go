@@ -131,7 +131,7 @@ func (m *Machine) frees(folder string, room host.Room) string {
 	switch {
 	case folder == "/boot" && m.Packages().packager == "dnf":
 		return "remove kernels that are not needed: sudo dnf remove --oldinstallonly"
-	case folder == "/boot" && m.Packages().packager == "zypper":
+	case folder == "/boot" && m.Packages().packager == "zypper": // zypper(8), purge-kernels
 		return "remove kernels that are not needed: sudo zypper purge-kernels"
 	case folder == "/boot":
 		return "remove kernels that are not needed: sudo apt-get autoremove --purge"

@@ -37,8 +37,12 @@ func TestHealthyEdges(t *testing.T) {
 		"no server of the time":    {"no-time"},
 		"another vendor's GPU too": {"amd"},
 		"DRA after the plugin": {
-			"remove proc/4711", "remove var/lib/kubelet/device-plugins/nvidia-gpu.sock", "kubelet-offers 0", "node-offers 0 0",
-			"pod-deleted nvidia-device-plugin-daemonset-csjxw", "pod-waits nvidia-dra-driver-gpu-kubelet-plugin-x2x4k ContainerCreating",
+			"remove proc/4711",
+			"remove var/lib/kubelet/device-plugins/nvidia-gpu.sock",
+			"kubelet-offers 0",
+			"node-offers 0 0",
+			"pod-deleted nvidia-device-plugin-daemonset-csjxw",
+			"pod-waits nvidia-dra-driver-gpu-kubelet-plugin-x2x4k ContainerCreating",
 		},
 		"no EFA for its plugin": {"pod-waits aws-efa-k8s-device-plugin-abcde CrashLoopBackOff"},
 	} {

@@ -265,9 +265,10 @@ func deadPlugin(m *Machine) []Finding {
 		return nil
 	}
 	name := pod.Namespace + "/" + pod.Name
+	const what = "the Node %s offers no GPU, and the device plugin of pod %s does not run"
 	return []Finding{{
 		Object:  name,
-		What:    fmt.Sprintf("the Node %s offers no GPU, and the device plugin of pod %s does not run", registered.name, name),
+		What:    fmt.Sprintf(what, registered.name, name),
 		Command: registered.logs(),
 	}}
 }

@@ -113,8 +113,9 @@ func repoFile(r packages.Repository, key string, via host.Via) []byte {
 	return []byte(b.String())
 }
 
-// direct is dnf's value of proxy for a repository that is reached without one. Where a repository
-// has no value, that of dnf.conf counts: dnf.conf(5).
+// direct is dnf's value of proxy for a repository that is reached without a proxy. Where a
+// repository has no value, that of dnf.conf counts. The variables of curl, such as https_proxy and
+// no_proxy, count in both cases: dnf.conf(5), proxy.
 const direct = "_none_"
 
 // proxyOf returns the value of proxy for a repository; "" if the spec has no proxy for such URLs.
